@@ -1,3 +1,9 @@
 """Context-Aware Policy Reuse for Stable-Baselines3."""
 
+from sb3_caps.caps import CAPS
+from sb3_caps.common.schedules import PiecewiseLinear
+from sb3_caps.common.sources import SourcePolicy, as_source, each
+
 __version__ = "0.1.0"
+
+__all__ = ["CAPS", "PiecewiseLinear", "SourcePolicy", "as_source", "each"]

@@ -1,0 +1,365 @@
+"""Context-Aware Policy Reuse."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, TypeVar, get_args
+
+import numpy as np
+import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.noise import ActionNoise
+from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule, TensorDict
+from torch.nn import functional as F
+
+from sb3_caps.caps.policies import CAPSPolicy, CnnPolicy, Execution, MlpPolicy, MultiInputPolicy, OptionState
+from sb3_caps.caps.targets import option_targets
+from sb3_caps.common.base import PolicyReuseAlgorithm
+from sb3_caps.common.buffers import OptionActions, OptionReplayBuffer
+from sb3_caps.common.options import OptionSet
+
+SelfCAPS = TypeVar("SelfCAPS", bound="CAPS")
+
+
+class CAPS(PolicyReuseAlgorithm):
+    """
+    Context-Aware Policy Reuse (CAPS)
+
+    Learns when to reuse which source policy for a new task, and when to stop: option values over source policies
+    and one primitive option for each action, with learned terminations and call-and-return execution.
+
+    Paper: Li, Gu, Zhu and Zhang: Context-Aware Policy Reuse, AAMAS 2019, https://arxiv.org/abs/1806.03793
+    It builds on SB3's DQN, an off-policy algorithm, and shares with it what the two have in common.
+    Defaults are the paper's for Monster Kong, but where that is a schedule in absolute steps over millions of them:
+    learning rate and exploration then have DQN's defaults, which follow the length of the run, and so have
+    ``learning_starts`` (the paper: 50,000) and ``target_update_interval`` (which the paper does not give).
+    ``PiecewiseLinear`` writes the paper's schedules.
+
+    :param policy: The policy model to use (MlpPolicy, CnnPolicy, MultiInputPolicy)
+    :param env: The environment to learn from (if registered in Gym, can be str)
+    :param learning_rate: The learning rate of the option values, it can be a function
+        of the current progress remaining (from 1 to 0)
+    :param buffer_size: size of the replay buffer
+    :param learning_starts: how many steps of the model to collect transitions for before learning starts:
+        until then options are drawn at random and β stays as it is
+    :param batch_size: Minibatch size for each gradient update
+    :param tau: the soft update coefficient ("Polyak update", between 0 and 1) default 1 for hard update
+    :param gamma: the discount factor
+    :param train_freq: Update the model every ``train_freq`` steps. Alternatively pass a tuple of frequency and unit
+        like ``(5, "step")`` or ``(2, "episode")``.
+    :param gradient_steps: How many gradient steps to do after each rollout (see ``train_freq``)
+        Set to ``-1`` means to do as many gradient steps as steps done in the environment
+        during the rollout.
+    :param replay_buffer_class: Replay buffer class to use, a subclass of ``OptionReplayBuffer``
+    :param replay_buffer_kwargs: Keyword arguments to pass to the replay buffer on creation.
+    :param optimize_memory_usage: Enable a memory efficient variant of the replay buffer
+    :param n_steps: Must be 1: see ``sequence_length`` for longer backups
+    :param target_update_interval: update the target network every ``target_update_interval``
+        environment steps.
+    :param exploration_fraction: fraction of entire training period over which the exploration rate is reduced
+    :param exploration_initial_eps: initial value of random option probability
+    :param exploration_final_eps: final value of random option probability
+    :param max_grad_norm: The maximum value for the gradient clipping
+    :param stats_window_size: Window size for the rollout logging, specifying the number of episodes to average
+        the reported success rate, mean episode length, and mean reward over
+    :param tensorboard_log: the log location for tensorboard (if None, no logging)
+    :param policy_kwargs: additional arguments to be passed to the policy on creation
+    :param verbose: Verbosity level: 0 for no output, 1 for info messages (such as device or wrappers used), 2 for
+        debug messages
+    :param seed: Seed for the pseudo random generators
+    :param device: Device (cpu, cuda, ...) on which the code should be run.
+        Setting it to auto, the code will be run on the GPU if possible.
+    :param source_policies: The policies to reuse: a list of anything that ``as_source`` takes
+    :param termination: A fixed β for all options (the paper's ablation; 1 chooses anew in every state),
+        None to learn it
+    :param termination_learning_rate: The fixed learning rate of β
+    :param termination_regularization: ρ, added to the advantage in β's update so that options rather go on less
+    :param initial_termination: β at the start, one number or one for sources and one for primitives
+    :param sequence_length: Length of the sequences to learn from; 1 is the paper. Longer ones back values up
+        along a sequence for as long as an option agrees with the actions taken.
+    :param option_weights: How likely each option is when exploring, relative to the others, in the order of
+        ``options.names``; None for all alike
+    :param execution: How ``predict`` executes options: ``"call-and-return"``, the paper's, or ``"interrupting"``,
+        which also ends an option where another has a higher value
+    :param exploration_schedule: The exploration rate as a function of the remaining progress,
+        in place of the three ``exploration_*`` numbers
+    :param _init_setup_model: Whether or not to build the network at the creation of the instance
+    """
+
+    policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {
+        "MlpPolicy": MlpPolicy,
+        "CnnPolicy": CnnPolicy,
+        "MultiInputPolicy": MultiInputPolicy,
+    }
+    policy: CAPSPolicy
+    options: OptionSet
+    replay_buffer: OptionReplayBuffer
+    action_space: spaces.Discrete
+
+    def __init__(
+        self,
+        policy: str | type[CAPSPolicy],
+        env: GymEnv | str,
+        learning_rate: float | Schedule = 1e-4,
+        buffer_size: int = 1_000_000,  # 1e6
+        learning_starts: int = 100,
+        batch_size: int = 32,
+        tau: float = 1.0,
+        gamma: float = 0.99,
+        train_freq: int | tuple[int, str] = 4,
+        gradient_steps: int = 1,
+        replay_buffer_class: type[OptionReplayBuffer] | None = None,
+        replay_buffer_kwargs: dict[str, Any] | None = None,
+        optimize_memory_usage: bool = False,
+        n_steps: int = 1,
+        target_update_interval: int = 10000,
+        exploration_fraction: float = 0.1,
+        exploration_initial_eps: float = 1.0,
+        exploration_final_eps: float = 0.05,
+        max_grad_norm: float = 10,
+        stats_window_size: int = 100,
+        tensorboard_log: str | None = None,
+        policy_kwargs: dict[str, Any] | None = None,
+        verbose: int = 0,
+        seed: int | None = None,
+        device: th.device | str = "auto",
+        source_policies: Sequence[Any] | None = None,
+        termination: float | None = None,
+        termination_learning_rate: float = 0.00025,
+        termination_regularization: float = 0.005,
+        initial_termination: float | tuple[float, float] = 0.5,
+        sequence_length: int = 1,
+        option_weights: Sequence[float] | None = None,
+        execution: Execution = "call-and-return",
+        exploration_schedule: Schedule | None = None,
+        _init_setup_model: bool = True,
+    ) -> None:
+        super().__init__(
+            policy,
+            env,
+            learning_rate,
+            buffer_size,
+            learning_starts,
+            batch_size,
+            tau,
+            gamma,
+            train_freq,
+            gradient_steps,
+            replay_buffer_class or OptionReplayBuffer,
+            replay_buffer_kwargs,
+            optimize_memory_usage,
+            n_steps,
+            target_update_interval,
+            exploration_fraction,
+            exploration_initial_eps,
+            exploration_final_eps,
+            max_grad_norm,
+            stats_window_size,
+            tensorboard_log,
+            policy_kwargs,
+            verbose,
+            seed,
+            device,
+            source_policies=source_policies,
+            exploration_schedule=exploration_schedule,
+        )
+        self.termination = termination
+        self.termination_learning_rate = termination_learning_rate
+        self.termination_regularization = termination_regularization
+        self.initial_termination = initial_termination
+        self.sequence_length = sequence_length
+        self.option_weights = option_weights
+        self.execution = execution
+        # Active options and the states of recurrent sources, as `predict` takes them
+        self._last_options: OptionState | None = None
+
+        if _init_setup_model:
+            self._setup_model()
+
+    def _policy_arguments(self) -> dict[str, Any]:
+        return {
+            "options": self.options,
+            "termination": self.termination,
+            "initial_termination": self.initial_termination,
+            "termination_learning_rate": self.termination_learning_rate,
+            "execution": self.execution,
+        }
+
+    def _buffer_arguments(self) -> dict[str, Any]:
+        return {"n_options": len(self.options), "sequence_length": self.sequence_length}
+
+    def _check_arguments(self) -> None:
+        if self.n_steps != 1:
+            raise ValueError(f"n_steps must be 1, not {self.n_steps}: CAPS has sequence_length for longer backups.")
+        if self.termination is not None and not 0 <= self.termination <= 1:
+            raise ValueError(f"termination must be None or a probability from 0 to 1, not {self.termination}.")
+        starts = np.array(self.initial_termination)
+        if starts.size not in (1, 2) or starts.min() <= 0 or starts.max() >= 1:
+            raise ValueError(
+                "initial_termination must be one probability between 0 and 1, or a pair of them for sources and "
+                f"primitives, not {self.initial_termination} (see termination for a fixed one)."
+            )
+        if not 1 <= self.sequence_length <= self.batch_size:
+            raise ValueError(
+                f"sequence_length must be from 1 to batch_size ({self.batch_size}), which counts the steps of all "
+                f"sequences, not {self.sequence_length}."
+            )
+        if self.execution not in get_args(Execution):
+            raise ValueError(f"execution must be one of {get_args(Execution)}, not {self.execution!r}.")
+        if not issubclass(self.replay_buffer_class or OptionReplayBuffer, OptionReplayBuffer):
+            raise ValueError(f"replay_buffer_class must be an OptionReplayBuffer, not {self.replay_buffer_class}.")
+        weights = None if self.option_weights is None else np.asarray(self.option_weights, dtype=np.float64)
+        if weights is not None and (weights.shape != (len(self.options),) or weights.min() < 0 or weights.sum() <= 0):
+            raise ValueError(
+                f"option_weights must be {len(self.options)} numbers that are not negative, one for each of "
+                f"{self.options.names}, not {self.option_weights}."
+            )
+        self._exploration_weights = None if weights is None else weights / weights.sum()
+
+    def _setup_learn(
+        self,
+        total_timesteps: int,
+        callback: MaybeCallback = None,
+        reset_num_timesteps: bool = True,
+        tb_log_name: str = "run",
+        progress_bar: bool = False,
+    ) -> tuple[int, BaseCallback]:
+        # Our buffer keeps what followed the last step, so SB3 need not cut the last trajectory off
+        optimize_memory_usage = self.optimize_memory_usage
+        self.optimize_memory_usage = False
+        setup = super()._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
+        self.optimize_memory_usage = optimize_memory_usage
+        if self._last_options is None or len(self._last_options[0]) != self.n_envs:
+            self._last_options = (np.zeros(self.n_envs, dtype=np.int64), self.options.initial_states())
+        return setup
+
+    def _sample_action(
+        self, learning_starts: int, action_noise: ActionNoise | None = None, n_envs: int = 1
+    ) -> tuple[np.ndarray, OptionActions]:
+        """
+        Act through options, after the online step of β for the transition that just arrived.
+
+        :param learning_starts: Number of steps before learning for the warm-up phase.
+        :param action_noise: Not for discrete actions
+        :param n_envs: Number of environments
+        :return: the actions, and beside them what the replay buffer keeps
+        """
+        assert self._last_obs is not None
+        assert self._last_options is not None
+        assert self._last_episode_starts is not None
+        starts, (active, source_states) = self._last_episode_starts, self._last_options
+        warm_up = self.num_timesteps < learning_starts
+        # One forward pass serves the step of β, the terminations and the choice of options
+        with th.no_grad():
+            hidden = self.policy.hidden(self.policy.obs_to_tensor(self._last_obs)[0])
+            values = self.policy.values(hidden)
+            if self.termination is None and not warm_up and not starts.all():
+                self._step_terminations(hidden, values, np.flatnonzero(~starts), active)
+            beta = self.policy.terminations(hidden).cpu().numpy()
+        envs = np.arange(n_envs)
+        ends = starts | (np.random.random(n_envs) < beta[envs, active])
+        epsilon = 1.0 if warm_up else self.exploration_rate
+        chosen = self.policy.choose(values.cpu().numpy(), epsilon, self._exploration_weights)
+        active = np.where(ends, chosen, active)
+
+        option_actions, source_states = self.options.actions(self._emitted_observations(), source_states, starts)
+        actions = option_actions[envs, active]
+        agreements = option_actions == actions[:, None]
+        self._last_options = (active, source_states)
+        self._statistics.add_step(active, int(ends.sum()), agreements, beta)
+        return actions, OptionActions(actions, active, agreements)
+
+    def _step_terminations(self, hidden: th.Tensor, values: th.Tensor, arrived: np.ndarray, active: np.ndarray) -> None:
+        """
+        Equation 2, in the environments whose active option has just arrived in a state.
+        A terminal state has no continuation, so there is none in the first state of an episode.
+        """
+        states = th.as_tensor(arrived, device=self.device)
+        options = th.as_tensor(active[arrived], device=self.device)
+        values = values[states]
+        advantages = values.gather(1, options[:, None]).squeeze(1) - values.max(dim=1).values
+        advantages += self.termination_regularization
+        self._statistics.termination_losses.append(self.policy.step_terminations(hidden[states], options, advantages))
+
+    def train(self, gradient_steps: int, batch_size: int = 100) -> None:
+        # Switch to train mode (this affects batch norm / dropout)
+        self.policy.set_training_mode(True)
+        # Update learning rate according to schedule
+        self._update_learning_rate(self.policy.optimizer)
+
+        losses = []
+        for _ in range(gradient_steps):
+            data = self.replay_buffer.sample(batch_size, env=self._vec_normalize_env)
+            length, n_sequences = data.mask.shape
+            n_steps = length * n_sequences
+            hidden = self.policy.hidden(_states(data.observations, 0, n_steps))
+            values = self.policy.values(hidden)
+            with th.no_grad():
+                # The successor of a step is the next step of its sequence: only the last ones need a pass of their own
+                next_hidden = self.policy.hidden(_states(data.observations, n_steps, n_steps + n_sequences))
+                next_hidden = th.cat([hidden[n_sequences:], next_hidden])
+                next_values = self.q_net_target(_states(data.observations, n_sequences, n_steps + n_sequences))
+                shape = (length, n_sequences, len(self.options))
+                targets = option_targets(
+                    data,
+                    self.gamma,
+                    next_greedy=self.policy.values(next_hidden).argmax(dim=1).reshape(shape[:2]),
+                    next_values=next_values.reshape(shape),
+                    next_terminations=self.policy.terminations(next_hidden).reshape(shape),
+                )
+            # Huber loss (less sensitive to outliers), of every option that agreed with the action taken
+            errors = F.smooth_l1_loss(values.reshape(shape), targets, reduction="none")
+            loss = (errors * (data.agreements & data.mask[..., None])).sum() / data.mask.sum()
+            losses.append(loss.item())
+
+            # Optimize the option values
+            self.policy.optimizer.zero_grad()
+            loss.backward()
+            # Clip gradient norm
+            th.nn.utils.clip_grad_norm_(self.q_net.parameters(), self.max_grad_norm)
+            self.policy.optimizer.step()
+
+        # Increase update counter
+        self._n_updates += gradient_steps
+        self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
+        self.logger.record("train/loss", np.mean(losses))
+
+    def predict(  # type: ignore[override]
+        self,
+        observation: np.ndarray | dict[str, np.ndarray],
+        state: OptionState | None = None,
+        episode_start: np.ndarray | None = None,
+        deterministic: bool = False,
+    ) -> tuple[np.ndarray, OptionState]:
+        """
+        Act through options, with ε-greedy exploration unless deterministic, as in DQN.
+
+        :param observation: the input observation
+        :param state: The active options, as the last call returned them; None to choose anew
+        :param episode_start: Which environments start an episode
+        :param deterministic: Whether to choose greedily and to terminate where β ≥ 0.5
+        :return: the actions and the next state
+        """
+        epsilon = 0.0 if deterministic else self.exploration_rate
+        return self.policy.predict(observation, state, episode_start, deterministic, epsilon)
+
+    def learn(
+        self: SelfCAPS,
+        total_timesteps: int = 100_000,
+        callback: MaybeCallback = None,
+        log_interval: int = 4,
+        tb_log_name: str = "CAPS",
+        reset_num_timesteps: bool = True,
+        progress_bar: bool = False,
+    ) -> SelfCAPS:
+        return super().learn(total_timesteps, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar)
+
+    def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
+        return ["policy", "policy.optimizer", "policy.termination_optimizer"], []
+
+
+def _states(observations: th.Tensor | TensorDict, start: int, stop: int) -> th.Tensor | TensorDict:
+    """Part of a batch of observations."""
+    if isinstance(observations, dict):
+        return {key: value[start:stop] for key, value in observations.items()}
+    return observations[start:stop]

@@ -1,0 +1,232 @@
+"""The networks of CAPS: option values Q_O, and the terminations β on their last hidden layer."""
+
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, CombinedExtractor, NatureCNN
+from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
+from stable_baselines3.dqn.policies import DQNPolicy, QNetwork
+from torch import nn
+
+from sb3_caps.common.options import OptionSet, SourceStates
+
+Execution: TypeAlias = Literal["call-and-return", "interrupting"]
+# The active option of each environment, and what recurrent sources remember.
+OptionState: TypeAlias = tuple[np.ndarray, SourceStates]
+
+
+class CAPSPolicy(DQNPolicy):
+    """
+    Policy class with the option-value network, its target network and the terminations of CAPS.
+
+    Everything that is not listed is as in SB3's DQN.
+
+    :param options: The options to choose from; the action space alone makes primitive options
+    :param termination: A fixed β for all options, None to learn it
+    :param initial_termination: The β to start learning from, one number or one for sources and one for primitives
+    :param termination_learning_rate: Learning rate of β
+    :param execution: Whether an active option runs until it terminates (``"call-and-return"``) or
+        also ends where another option has a higher value (``"interrupting"``); only ``predict`` looks at it
+    """
+
+    termination_net: nn.Linear
+    termination_optimizer: th.optim.SGD
+
+    def __init__(
+        self,
+        observation_space: spaces.Space,
+        action_space: spaces.Discrete,
+        lr_schedule: Schedule,
+        *args: Any,
+        options: OptionSet | None = None,
+        termination: float | None = None,
+        initial_termination: float | tuple[float, float] = 0.5,
+        termination_learning_rate: float = 0.00025,
+        execution: Execution = "call-and-return",
+        **kwargs: Any,
+    ) -> None:
+        self.termination_learning_rate = termination_learning_rate
+        self.initial_termination = initial_termination
+        self.termination = termination
+        self.execution = execution
+        self.options = options if options is not None else OptionSet(None, observation_space, action_space)
+        super().__init__(observation_space, action_space, lr_schedule, *args, **kwargs)
+
+    def _build(self, lr_schedule: Schedule) -> None:
+        super()._build(lr_schedule)
+        values = self.q_net.q_net[-1]
+        assert isinstance(values, nn.Linear)
+        self.termination_net = nn.Linear(values.in_features, len(self.options))
+        # β starts the same in all states
+        beta = np.broadcast_to(self.initial_termination, 2)
+        start = np.repeat(np.log(beta / (1 - beta)), [self.options.n_sources, self.options.n_actions])
+        with th.no_grad():
+            self.termination_net.weight.zero_()
+            self.termination_net.bias.copy_(th.as_tensor(start, dtype=th.float32))
+        # Its gradient has a closed form (Equation 2), see `step_terminations`
+        self.termination_net.requires_grad_(False)
+        self.termination_optimizer = th.optim.SGD(self.termination_net.parameters(), lr=self.termination_learning_rate)
+
+    def make_q_net(self) -> QNetwork:
+        # SB3's Q-network, with a value for each option in place of each action
+        net_args = {**self.net_args, "action_space": spaces.Discrete(len(self.options))}
+        return QNetwork(**self._update_features_extractor(net_args, features_extractor=None)).to(self.device)
+
+    def hidden(self, obs: PyTorchObs) -> th.Tensor:
+        """
+        The last hidden layer, which option values and terminations share.
+
+        :param obs: Observations
+        :return: the representation of the state
+        """
+        return self.q_net.q_net[:-1](self.q_net.extract_features(obs, self.q_net.features_extractor))
+
+    def values(self, hidden: th.Tensor) -> th.Tensor:
+        """
+        :param hidden: what ``hidden`` returned
+        :return: Q_O(s, o), of shape (states, options)
+        """
+        return self.q_net.q_net[-1](hidden)
+
+    def terminations(self, hidden: th.Tensor) -> th.Tensor:
+        """
+        :param hidden: what ``hidden`` returned
+        :return: β_o(s), of shape (states, options)
+        """
+        if self.termination is not None:
+            return hidden.new_full((len(hidden), len(self.options)), self.termination)
+        return th.sigmoid(self.termination_net(hidden))
+
+    @th.no_grad()
+    def step_terminations(self, hidden: th.Tensor, options: th.Tensor, advantages: th.Tensor) -> float:
+        """
+        The online step of β (Equation 2) in the states that were just reached.
+
+        :param hidden: the last hidden layer in each state s'
+        :param options: the option o with which it was reached
+        :param advantages: Q_O(s', o) - max Q_O(s', ·), plus the regularization
+        :return: the loss, β weighted with the advantage
+        """
+        beta = self.terminations(hidden).gather(1, options[:, None]).squeeze(1)
+        # β is a sigmoid, so ∂β/∂θ = β (1 - β) times the features
+        slopes = beta * (1 - beta) * advantages
+        weight, bias = self.termination_net.weight, self.termination_net.bias
+        weight.grad = th.zeros_like(weight).index_add_(0, options, slopes[:, None] * hidden)
+        bias.grad = th.zeros_like(bias).index_add_(0, options, slopes)
+        self.termination_optimizer.step()
+        return float((beta * advantages).mean())
+
+    def _predict(self, obs: PyTorchObs, deterministic: bool = True) -> th.Tensor:
+        """The greedy option. Its action needs the sources, see ``predict``."""
+        return self.q_net._predict(obs, deterministic=deterministic)
+
+    def predict(  # type: ignore[override]
+        self,
+        observation: np.ndarray | dict[str, np.ndarray],
+        state: OptionState | None = None,
+        episode_start: np.ndarray | None = None,
+        deterministic: bool = False,
+        epsilon: float = 0.0,
+    ) -> tuple[np.ndarray, OptionState]:
+        """
+        Act through options. The active option is the state, as a recurrent policy's hidden state is.
+
+        :param observation: the input observation
+        :param state: The state that the last call returned, None to choose an option anew
+        :param episode_start: Which environments start an episode
+        :param deterministic: Options terminate where β ≥ 0.5 instead of with probability β
+        :param epsilon: Probability to choose a new option at random
+        :return: the actions and the next state
+        """
+        self.set_training_mode(False)
+        obs_tensor, vectorized = self.obs_to_tensor(observation)
+        with th.no_grad():
+            hidden = self.hidden(obs_tensor)
+            values = self.values(hidden).cpu().numpy()
+            beta = self.terminations(hidden).cpu().numpy()
+        envs = np.arange(len(values))
+        starts = np.zeros(len(envs), dtype=bool) if episode_start is None else np.asarray(episode_start, dtype=bool)
+        if state is None:
+            state = (np.zeros(len(envs), dtype=np.int64), self.options.initial_states())
+            starts = np.ones(len(envs), dtype=bool)
+        active, source_states = state
+
+        threshold = 0.5 if deterministic else np.random.random(len(envs))
+        # `random() < β` never holds at β = 0 and always at β = 1; at 0.5 a deterministic option does end
+        ends = starts | (beta[envs, active] >= threshold if deterministic else threshold < beta[envs, active])
+        if self.execution == "interrupting":
+            ends |= values[envs, active] < values.max(axis=1)
+        active = np.where(ends, self.choose(values, epsilon), active)
+
+        batch = observation if vectorized else _with_batch_axis(observation)
+        emitted = self.options.as_emitted(batch, normalized=True)
+        actions, source_states = self.options.actions(emitted, source_states, starts)
+        taken = actions[envs, active]
+        return (taken if vectorized else taken[0]), (active, source_states)
+
+    def choose(self, values: np.ndarray, epsilon: float, weights: np.ndarray | None = None) -> np.ndarray:
+        """
+        Choose an option for each environment, ε-greedily and each on its own.
+
+        :param values: Q_O(s, o), of shape (environments, options)
+        :param epsilon: probability to draw the option at random
+        :param weights: probabilities of that draw, None for uniform
+        :return: an option for each environment
+        """
+        greedy = values.argmax(axis=1)
+        if epsilon <= 0.0:
+            return greedy
+        n_envs, n_options = values.shape
+        if weights is None:
+            drawn = np.random.randint(n_options, size=n_envs)
+        else:
+            drawn = np.random.choice(n_options, size=n_envs, p=weights)
+        return np.where(np.random.random(n_envs) < epsilon, drawn, greedy)
+
+    def _get_constructor_parameters(self) -> dict[str, Any]:
+        data = super()._get_constructor_parameters()
+        data.update(
+            options=self.options,
+            termination=self.termination,
+            initial_termination=self.initial_termination,
+            termination_learning_rate=self.termination_learning_rate,
+            execution=self.execution,
+        )
+        return data
+
+
+MlpPolicy = CAPSPolicy
+
+
+class CnnPolicy(CAPSPolicy):
+    """
+    Policy class of CAPS for images, see ``CAPSPolicy``.
+
+    :param features_extractor_class: Features extractor to use
+    """
+
+    def __init__(
+        self, *args: Any, features_extractor_class: type[BaseFeaturesExtractor] = NatureCNN, **kwargs: Any
+    ) -> None:
+        super().__init__(*args, features_extractor_class=features_extractor_class, **kwargs)
+
+
+class MultiInputPolicy(CAPSPolicy):
+    """
+    Policy class of CAPS for Dict observations, see ``CAPSPolicy``.
+
+    :param features_extractor_class: Features extractor to use
+    """
+
+    def __init__(
+        self, *args: Any, features_extractor_class: type[BaseFeaturesExtractor] = CombinedExtractor, **kwargs: Any
+    ) -> None:
+        super().__init__(*args, features_extractor_class=features_extractor_class, **kwargs)
+
+
+def _with_batch_axis(observation: np.ndarray | dict[str, np.ndarray]) -> np.ndarray | dict[str, np.ndarray]:
+    if isinstance(observation, dict):
+        return {key: np.asarray(value)[None] for key, value in observation.items()}
+    return np.asarray(observation)[None]

@@ -1,0 +1,162 @@
+"""What CAPS shares with its deep baselines: a DQN that has source policies."""
+
+import io
+import pathlib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.type_aliases import MaybeCallback, Schedule
+from stable_baselines3.common.vec_env import VecEnv, VecNormalize, VecTransposeImage
+from stable_baselines3.dqn.dqn import DQN
+
+from sb3_caps.common.options import OptionSet
+from sb3_caps.common.save_util import written_whole
+from sb3_caps.common.schedules import PiecewiseLinear
+from sb3_caps.common.sources import Observations
+from sb3_caps.common.statistics import OptionStatistics
+
+
+class PolicyReuseAlgorithm(DQN):
+    """
+    Base of the algorithms that learn a new task with the help of source policies.
+
+    :param args: The arguments of SB3's DQN, in its order
+    :param source_policies: The policies to reuse: a list of anything that ``as_source`` takes
+    :param exploration_schedule: The exploration rate as a function of the remaining progress,
+        in place of DQN's three ``exploration_*`` numbers
+    """
+
+    options: OptionSet
+    action_space: spaces.Discrete
+
+    def __init__(
+        self, *args: Any, source_policies: Sequence[Any] | None = None, exploration_schedule: Schedule | None = None
+    ) -> None:
+        super().__init__(*args, _init_setup_model=False)  # type: ignore[misc]
+        self.source_policies = source_policies
+        self.given_exploration_schedule = exploration_schedule
+
+    def _setup_model(self) -> None:
+        self._setup_options()
+        self._check_arguments()
+        # What the policy and the buffer need of us, besides what the user passes on to them
+        policy_kwargs: dict[str, Any] = self.policy_kwargs
+        replay_buffer_kwargs: dict[str, Any] = self.replay_buffer_kwargs
+        self.policy_kwargs = {**policy_kwargs, **self._policy_arguments()}
+        self.replay_buffer_kwargs = {**replay_buffer_kwargs, **self._buffer_arguments()}
+        super()._setup_model()
+        self.policy_kwargs, self.replay_buffer_kwargs = policy_kwargs, replay_buffer_kwargs
+        self.exploration_schedule = self.given_exploration_schedule or self.exploration_schedule
+        self._statistics = OptionStatistics(len(self.options))
+
+    def _check_arguments(self) -> None:
+        """
+        Refuse what cannot work, before anything is built.
+        """
+
+    def _policy_arguments(self) -> dict[str, Any]:
+        """:return: arguments for the policy, beside the user's ``policy_kwargs``"""
+        return {}
+
+    def _buffer_arguments(self) -> dict[str, Any]:
+        """:return: arguments for the replay buffer, beside the user's ``replay_buffer_kwargs``"""
+        return {}
+
+    def _setup_options(self) -> None:
+        """
+        Build the option set, or check the one that was loaded.
+        """
+        # The user's models are not kept: they would keep their replay buffers alive
+        given = self.__dict__.pop("source_policies", None)
+        stored_names: list[str] | None = self.__dict__.get("source_names")
+        stored: OptionSet | None = self.__dict__.get("options")
+        if given is not None or stored_names is None:
+            emitted_space = _emitted_space(self.env) if self.env is not None else self.observation_space
+            self.options = OptionSet(given, emitted_space, self.action_space)
+        elif stored is None:
+            raise ValueError(f"The source policies {stored_names} were not saved with the model: pass source_policies.")
+        if stored_names is not None and len(stored_names) != self.options.n_sources:
+            raise ValueError(
+                f"The saved model has {len(stored_names)} source policies, {stored_names}, but "
+                f"{self.options.n_sources} were passed, {self.options.source_names}: pass as many, in the same order."
+            )
+        self.source_names = self.options.source_names
+
+    def _setup_learn(
+        self,
+        total_timesteps: int,
+        callback: MaybeCallback = None,
+        reset_num_timesteps: bool = True,
+        tb_log_name: str = "run",
+        progress_bar: bool = False,
+    ) -> tuple[int, BaseCallback]:
+        setup = super()._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
+        total_timesteps = setup[0]
+        if isinstance(self.learning_rate, PiecewiseLinear):
+            self.lr_schedule = self.learning_rate.over(total_timesteps)
+        if isinstance(self.given_exploration_schedule, PiecewiseLinear):
+            self.exploration_schedule = self.given_exploration_schedule.over(total_timesteps)
+        self.options.normalizer = self._vec_normalize_env
+        return setup
+
+    def _emitted_observations(self) -> Observations:
+        """
+        :return: the last observations as the environments emitted them, for the sources
+        """
+        original = self._last_obs if self._vec_normalize_env is None else self._last_original_obs
+        assert original is not None
+        return self.options.as_emitted(original)
+
+    def _store_transition(
+        self,
+        replay_buffer: ReplayBuffer,
+        buffer_action: Any,
+        new_obs: np.ndarray | dict[str, np.ndarray],
+        reward: np.ndarray,
+        dones: np.ndarray,
+        infos: list[dict[str, Any]],
+    ) -> None:
+        super()._store_transition(replay_buffer, buffer_action, new_obs, reward, dones, infos)
+        self._last_episode_starts = dones
+
+    def dump_logs(self) -> None:
+        """
+        Write log data.
+        """
+        self._statistics.record(self.logger, self.options.names, self.options.n_sources)
+        self._statistics = OptionStatistics(len(self.options))
+        super().dump_logs()
+
+    def save(
+        self,
+        path: str | pathlib.Path | io.BufferedIOBase,
+        exclude: Iterable[str] | None = None,
+        include: Iterable[str] | None = None,
+    ) -> None:
+        """
+        Save all the attributes of the object, the sources and the model parameters in a zip-file.
+        A file that is there already is replaced only when the new one is complete.
+
+        :param path: path to the file where the rl agent should be saved
+        :param exclude: name of parameters that should be excluded in addition to the default ones;
+            without ``"options"`` the source policies have to be passed to ``load``
+        :param include: name of parameters that might be excluded but should be included anyway
+        """
+        if "options" not in (exclude or []):
+            self.options.check_picklable()
+        with written_whole(path, suffix="zip") as file:
+            super().save(file, exclude, include)
+
+    def _excluded_save_params(self) -> list[str]:
+        return [*super()._excluded_save_params(), "_statistics"]
+
+
+def _emitted_space(env: VecEnv) -> spaces.Space:
+    """The observations that the user's environment emits, before SB3 normalises or transposes them."""
+    while isinstance(env, (VecNormalize, VecTransposeImage)):
+        env = env.venv
+    return env.observation_space
