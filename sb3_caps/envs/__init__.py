@@ -1,1 +1,5 @@
 """The worlds of the paper as Gymnasium environments, registered under the namespace ``sb3_caps``."""
+
+from sb3_caps.envs import monster_kong
+
+monster_kong.register_envs()
