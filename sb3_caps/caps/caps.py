@@ -233,7 +233,7 @@ class CAPS(PolicyReuseAlgorithm):
             self._last_options = (np.zeros(self.n_envs, dtype=np.int64), self.options.initial_states())
         return setup
 
-    def _sample_action(
+    def _sample_action(  # type: ignore[override]
         self, learning_starts: int, action_noise: ActionNoise | None = None, n_envs: int = 1
     ) -> tuple[np.ndarray, OptionActions]:
         """

@@ -195,7 +195,7 @@ class OptionReplayBuffer(ReplayBuffer):
         """
         row, previous = self.pos, (self.pos - 1) % self.buffer_size
         for key, store in self.stores.items():
-            values = (obs, next_obs) if key is None else (obs[key], next_obs[key])  # type: ignore[index]
+            values = (obs, next_obs) if key is None else (obs[key], next_obs[key])
             self.last_steps[previous] |= store.add(row, *values)  # type: ignore[arg-type]
         self.actions[row] = action.actions
         self.options[row] = action.options
@@ -262,7 +262,7 @@ class OptionReplayBuffer(ReplayBuffer):
             observations = np.concatenate([store.get(rows, envs), successors[None]])
             observations[lengths, columns] = successors
             found[key] = observations.reshape(-1, *observations.shape[2:])
-        normalized = self._normalize_obs(found.get(None, found), env)  # type: ignore[arg-type]
+        normalized = self._normalize_obs(found.get(None, found), env)
         if isinstance(normalized, dict):
             return {key: self.to_torch(value, copy=False) for key, value in normalized.items()}
         return self.to_torch(normalized, copy=False)
