@@ -16,7 +16,7 @@ from stable_baselines3.dqn.dqn import DQN
 from sb3_caps.common.options import OptionSet
 from sb3_caps.common.save_util import written_whole
 from sb3_caps.common.schedules import PiecewiseLinear
-from sb3_caps.common.sources import Observations
+from sb3_caps.common.sources import ObservationNormalizer, Observations
 from sb3_caps.common.statistics import OptionStatistics
 
 
@@ -100,7 +100,8 @@ class PolicyReuseAlgorithm(DQN):
             self.lr_schedule = self.learning_rate.over(total_timesteps)
         if isinstance(self.given_exploration_schedule, PiecewiseLinear):
             self.exploration_schedule = self.given_exploration_schedule.over(total_timesteps)
-        self.options.normalizer = self._vec_normalize_env
+        normalizer = self._vec_normalize_env
+        self.options.normalizer = None if normalizer is None else ObservationNormalizer(normalizer)
         return setup
 
     def _emitted_observations(self) -> Observations:

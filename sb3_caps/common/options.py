@@ -7,9 +7,8 @@ from typing import Any, TypeAlias
 import cloudpickle
 import numpy as np
 from gymnasium import spaces
-from stable_baselines3.common.vec_env import VecNormalize
 
-from sb3_caps.common.sources import Observations, SourcePolicy, SourceState, as_source
+from sb3_caps.common.sources import ObservationNormalizer, Observations, SourcePolicy, SourceState, as_source
 
 SourceStates: TypeAlias = tuple[SourceState, ...]
 
@@ -41,7 +40,7 @@ class OptionSet:
             source.check_fits(observation_space, action_space)
         self.names = _unique_names(self.sources, [f"action_{action}" for action in range(self.n_actions)])
         # The learner's normalisation, undone for the sources: they know the environment's own observations.
-        self.normalizer: VecNormalize | None = None
+        self.normalizer: ObservationNormalizer | None = None
 
     @property
     def n_sources(self) -> int:
@@ -88,7 +87,7 @@ class OptionSet:
         :return: the same observations in the environment's own layout and scale
         """
         if normalized and self.normalizer is not None:
-            observations = self.normalizer.unnormalize_obs(observations)
+            observations = self.normalizer.statistics.unnormalize_obs(observations)
         if isinstance(observations, dict):
             assert isinstance(self.observation_space, spaces.Dict)
             return {key: _with_layout(value, self.observation_space[key]) for key, value in observations.items()}

@@ -44,6 +44,26 @@ class each:  # lowercase: reads as a word where it is used, `each(function)`
         return np.array([self.function(observation) for observation in batch])
 
 
+class ObservationNormalizer:
+    """
+    The normalisation of a VecNormalize, which can be copied: copies leave its environments behind.
+
+    :param statistics: the VecNormalize
+    """
+
+    def __init__(self, statistics: VecNormalize) -> None:
+        self.statistics = statistics
+
+    def __getstate__(self) -> dict[str, Any]:
+        # VecNormalize's own way works once only: it fails without environments
+        left_behind = ("venv", "class_attributes", "returns")
+        return {key: value for key, value in vars(self.statistics).items() if key not in left_behind}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.statistics = VecNormalize.__new__(VecNormalize)
+        self.statistics.__setstate__(state)
+
+
 class SourcePolicy:
     """
     A policy that the user already has. It is never trained or changed.
@@ -133,14 +153,13 @@ class _PolicyAct:
                 del module.optimizer
         self.policy.set_training_mode(False)
         self.policy.requires_grad_(False)
-        # Copying (or pickling) a VecNormalize leaves its environments behind.
-        self.normalizer = copy.deepcopy(normalizer)
+        self.normalizer = None if normalizer is None else copy.deepcopy(ObservationNormalizer(normalizer))
 
     def __call__(
         self, observations: Any, state: SourceState, episode_starts: np.ndarray
     ) -> tuple[np.ndarray, SourceState]:
         if self.normalizer is not None:
-            observations = self.normalizer.normalize_obs(observations)
+            observations = self.normalizer.statistics.normalize_obs(observations)
         return self.policy.predict(observations, state, episode_starts, deterministic=True)
 
 

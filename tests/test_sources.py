@@ -1,0 +1,226 @@
+"""Source policies: each kind of thing that acts."""
+
+import gc
+import pickle
+import weakref
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch as th
+from gymnasium import spaces
+from sb3_contrib import QRDQN, MaskablePPO, RecurrentPPO
+from stable_baselines3 import A2C, DQN, PPO
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+
+from sb3_caps import CAPS, as_source, each
+from sb3_caps.common.options import OptionSet
+from tests.toy_world import LENGTH, RIGHT, Corridor, go_left, go_right, positions
+
+OBSERVATIONS = np.eye(LENGTH, dtype=np.float32)
+NO_STARTS = np.zeros(LENGTH, dtype=bool)
+
+
+def acts_like(source: Any, model: Any) -> bool:
+    actions, _ = as_source(source).actions(OBSERVATIONS, None, NO_STARTS)
+    return np.array_equal(actions, model.predict(OBSERVATIONS, deterministic=True)[0])
+
+
+def options_of(*sources: Any) -> OptionSet:
+    env = Corridor()
+    return OptionSet(sources, env.observation_space, env.action_space)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("algorithm", [DQN, PPO, A2C, QRDQN])
+def test_algorithm_policy_and_file(algorithm: type[Any], tmp_path: Path) -> None:
+    model = algorithm("MlpPolicy", Corridor(), seed=2)
+    model.save(tmp_path / "goal_a")
+    assert acts_like(model, model)
+    assert acts_like(model.policy, model)
+    assert acts_like(tmp_path / "goal_a.zip", model)
+    assert acts_like(str(tmp_path / "goal_a"), model)
+    names = options_of(model, str(tmp_path / "goal_a"), model.policy).source_names
+    assert names[:2] == [algorithm.__name__.lower(), "goal_a"]
+
+
+class MaskableCorridor(Corridor):
+    def action_masks(self) -> np.ndarray:
+        return np.array([True, True, False])
+
+
+def test_maskable_ppo(tmp_path: Path) -> None:
+    model = MaskablePPO("MlpPolicy", MaskableCorridor(), seed=0)
+    model.save(tmp_path / "masked")
+    assert acts_like(model, model)
+    assert acts_like(tmp_path / "masked", model)
+
+
+def test_recurrent_source_remembers_each_environment_on_its_own(tmp_path: Path) -> None:
+    model = RecurrentPPO("MlpLstmPolicy", Corridor(), seed=0, n_steps=8, policy_kwargs={"lstm_hidden_size": 8})
+    model.save(tmp_path / "recurrent")
+    rng = np.random.default_rng(0)
+    for source in (as_source(model), as_source(tmp_path / "recurrent")):
+        state, expected_state = None, None
+        for step in range(6):
+            observations = OBSERVATIONS[rng.integers(LENGTH, size=4)]
+            starts = np.array([step == 0, step in (0, 3), step == 0, step == 0])
+            actions, state = source.actions(observations, state, starts)
+            expected, expected_state = model.predict(observations, expected_state, starts, deterministic=True)
+            np.testing.assert_array_equal(actions, expected)
+        assert state is not None
+        assert expected_state is not None
+        np.testing.assert_allclose(state[0], expected_state[0])
+
+
+def test_recurrent_source_sees_every_observation_in_training() -> None:
+    source = RecurrentPPO("MlpLstmPolicy", Corridor(), seed=0, n_steps=8, policy_kwargs={"lstm_hidden_size": 8})
+    model = CAPS("MlpPolicy", make_vec_env(Corridor, n_envs=2, seed=0), source_policies=[source], seed=0)
+    model.learn(60)
+    buffer, state = model.replay_buffer, None
+    for row in range(30):
+        starts = buffer.dones[row - 1] if row else np.ones(2, dtype=bool)
+        actions, state = source.predict(buffer.stores[None].data[row], state, starts, deterministic=True)
+        agrees = buffer.agreements[row, :, 0]
+        np.testing.assert_array_equal(agrees, actions == buffer.actions[row])
+
+
+def test_callables_and_import_strings() -> None:
+    options = options_of(go_right, lambda observations: go_left(observations), "tests.toy_world:go_left")
+    actions, _ = options.actions(OBSERVATIONS, options.initial_states(), NO_STARTS)
+    assert actions[0].tolist() == [1, 0, 0, 0, 1, 2]
+    assert options.names == ["go_right", "<lambda>", "go_left", "action_0", "action_1", "action_2"]
+
+
+def test_each() -> None:
+    source = as_source(each(lambda observation: int(observation.argmax()) % 3), name="modulo")
+    assert source.actions(OBSERVATIONS, None, NO_STARTS)[0].tolist() == [i % 3 for i in range(LENGTH)]
+    by_dict = each(lambda observation: int(observation["vector"].argmax()) % 3)
+    assert by_dict({"vector": OBSERVATIONS, "other": OBSERVATIONS}).tolist() == [i % 3 for i in range(LENGTH)]
+
+
+def test_maps_fit_a_source_of_other_spaces() -> None:
+    model = DQN("MlpPolicy", Corridor("discrete"), seed=0)
+    source = as_source(model, observation_map=positions, action_map=lambda actions: 2 - actions)
+    options = options_of(source)
+    actions, _ = options.actions(OBSERVATIONS, options.initial_states(), NO_STARTS)
+    np.testing.assert_array_equal(actions[:, 0], 2 - model.predict(np.arange(LENGTH), deterministic=True)[0])
+
+
+def test_names_are_made_unique() -> None:
+    options = options_of(go_right, go_right, as_source(go_right, name="best"), go_right)
+    assert options.source_names == ["go_right", "go_right_2", "best", "go_right_3"]
+
+
+def test_zoo_folder_with_normalisation(tmp_path: Path) -> None:
+    env = VecNormalize(make_vec_env(Corridor, n_envs=2, seed=0))
+    model = DQN("MlpPolicy", env, seed=0, learning_starts=10)
+    model.learn(300)
+    # As rl_zoo3 writes it
+    folder = tmp_path / "Corridor-v0_1"
+    (folder / "Corridor-v0").mkdir(parents=True)
+    model.save(folder / "Corridor-v0")
+    env.save(str(folder / "Corridor-v0" / "vecnormalize.pkl"))
+    expected = model.predict(env.normalize_obs(OBSERVATIONS), deterministic=True)[0]
+    for given in (folder, folder / "Corridor-v0.zip", model):
+        actions, _ = as_source(given).actions(OBSERVATIONS, None, NO_STARTS)
+        np.testing.assert_array_equal(actions, expected)
+    model.save(folder / "best_model")
+    assert as_source(folder).name == "Corridor-v0_1"
+
+
+def test_sources_are_not_trained_and_keep_nothing_alive() -> None:
+    env = DummyVecEnv([Corridor])
+    model = DQN("MlpPolicy", env, seed=0, buffer_size=1000, learning_starts=10)
+    alive = [weakref.ref(model), weakref.ref(model.replay_buffer), weakref.ref(env.envs[0])]
+    before = {name: value.clone() for name, value in model.policy.state_dict().items()}
+    caps = CAPS("MlpPolicy", Corridor(), source_policies=[model], learning_starts=10, seed=0)
+    caps.learn(300)
+    policy = caps.options.sources[0].policy
+    assert policy is not None
+    assert all(th.equal(value, before[name]) for name, value in policy.state_dict().items())
+    assert not any(parameter.requires_grad for parameter in policy.parameters())
+    # Training the user's own model on does not change the source either
+    model.learn(300)
+    assert all(th.equal(value, before[name]) for name, value in policy.state_dict().items())
+    assert all(parameter.requires_grad for parameter in model.q_net.parameters())
+    del model, env
+    gc.collect()
+    assert [reference() for reference in alive] == [None] * 3
+    assert len(pickle.dumps(caps.options)) < 200_000
+
+
+def test_a_caps_model_is_a_source_too(tmp_path: Path) -> None:
+    first = CAPS("MlpPolicy", Corridor(), source_policies=[go_right], seed=0)
+    first.save(tmp_path / "first")
+    for given in (first, tmp_path / "first"):
+        second = CAPS("MlpPolicy", Corridor(), source_policies=[given, go_left], seed=0)
+        second.learn(150)
+        assert second.options.n_sources == 2
+        assert acts_like(given, first)
+
+
+class SeesEmitted:
+    """A source that remembers what it was shown."""
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    def __call__(self, observations: Any) -> np.ndarray:
+        self.seen.append(observations)
+        return np.full(len(observations), RIGHT)
+
+
+def test_sources_see_images_as_the_environment_emits_them() -> None:
+    source = SeesEmitted()
+    env = Corridor("image")
+    model = CAPS("CnnPolicy", env, source_policies=[source], seed=0, buffer_size=100)
+    model.learn(5)
+    assert model.observation_space.shape == (2, 36, 36)
+    assert {observations.shape for observations in source.seen} == {(1, 36, 36, 2)}
+    observation, _ = env.reset(seed=0)
+    model.predict(observation)  # as a user does it
+    model.predict(np.moveaxis(observation, -1, 0))  # as an evaluation environment of SB3 does it
+    for seen in source.seen[-2:]:
+        np.testing.assert_array_equal(seen[0], observation)
+
+
+def test_sources_see_original_observations_under_vec_normalize(tmp_path: Path) -> None:
+    source = SeesEmitted()
+    venv = make_vec_env(Corridor, n_envs=2, seed=0)
+    env = VecNormalize(venv)
+    model = CAPS("MlpPolicy", env, source_policies=[source], seed=0)
+    model.learn(300)
+    assert all(set(np.unique(observations)) == {0.0, 1.0} for observations in source.seen)
+    # The learner saw something else
+    assert model._last_obs is not None
+    assert not np.array_equal(model._last_obs, source.seen[-1])
+    model.predict(env.normalize_obs(OBSERVATIONS))
+    np.testing.assert_allclose(source.seen[-1], OBSERVATIONS, atol=1e-4)
+    # ... also in a loaded model that has no environment, as rl_zoo3's enjoy uses it
+    model.save(tmp_path / "model")
+    loaded = CAPS.load(tmp_path / "model")
+    loaded.predict(env.normalize_obs(OBSERVATIONS))
+    loaded_source = loaded.options.sources[0].act.function  # type: ignore[attr-defined]
+    np.testing.assert_allclose(loaded_source.seen[-1], OBSERVATIONS, atol=1e-4)
+
+
+def test_image_sources_of_either_layout() -> None:
+    model = DQN("CnnPolicy", Corridor("image"), seed=0, buffer_size=10)
+    for kind in ("image", "image_first"):
+        env = Corridor(kind)
+        caps = CAPS("CnnPolicy", env, source_policies=[model], seed=0, buffer_size=100)
+        caps.learn(10)
+        observation, _ = env.reset(seed=1)
+        emitted = np.asarray(observation)[None]
+        actions, _ = caps.options.actions(emitted, (None,), np.zeros(1, dtype=bool))
+        assert actions[0, 0] == model.predict(observation, deterministic=True)[0]
+
+
+def test_gymnasium_ids_work_as_everywhere() -> None:
+    model = CAPS("MlpPolicy", "CartPole-v1", source_policies=[lambda o: (o[:, 2] > 0).astype(int)], seed=0)
+    model.learn(50)
+    assert isinstance(model.action_space, spaces.Discrete)
+    assert isinstance(gym.make("CartPole-v1").observation_space, spaces.Box)

@@ -1,0 +1,167 @@
+"""Steps of training: option values by replay, terminations online, against independent computations."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.logger import configure
+from torch.nn import functional as F
+
+from sb3_caps import CAPS
+from tests.toy_world import Corridor, go_left, go_right, right_then_stay
+
+SOURCES = [go_right, right_then_stay, go_left]
+
+
+def trained_a_little(**kwargs: Any) -> CAPS:
+    """A model with a filled buffer, an untrained network and a logger."""
+    env = make_vec_env(Corridor, n_envs=2, seed=0)
+    model = CAPS("MlpPolicy", env, seed=3, source_policies=SOURCES, learning_starts=400, **kwargs)
+    model.learn(400)
+    model.set_logger(configure(None, []))
+    return model
+
+
+def slow_loss(model: CAPS, rows: np.ndarray, envs: np.ndarray) -> th.Tensor:
+    """Algorithm 2 with double Q, transition by transition and option by option."""
+    buffer, losses = model.replay_buffer, []
+    for row, env in zip(rows, envs, strict=True):
+        observation = th.as_tensor(buffer.stores[None].get(np.array([row]), np.array([env])))
+        successor = th.as_tensor(buffer.stores[None].get_next(np.array([row]), np.array([env])))
+        with th.no_grad():
+            online, target = model.q_net(successor)[0], model.q_net_target(successor)[0]
+            beta = th.sigmoid(model.policy.termination_net(model.policy.hidden(successor)))[0]
+        terminal = bool(buffer.dones[row, env]) and not bool(buffer.timeouts[row, env])
+        for option, agrees in enumerate(buffer.agreements[row, env]):
+            if agrees:
+                u = (1 - beta[option]) * target[option] + beta[option] * target[online.argmax()]
+                wanted = float(buffer.rewards[row, env]) + (0.0 if terminal else 0.99 * u)
+                losses.append(F.smooth_l1_loss(model.q_net(observation)[0, option], th.as_tensor(wanted)))
+    return th.stack(losses).sum() / len(rows)
+
+
+def test_one_gradient_step_equals_the_slow_one() -> None:
+    model, reference = trained_a_little(), trained_a_little()
+    with th.no_grad():  # a target network of its own, and terminations that differ between options
+        for net in (model, reference):
+            th.manual_seed(1)
+            for parameter in [*net.q_net_target.parameters(), *net.policy.termination_net.parameters()]:
+                parameter.add_(0.1 * th.randn_like(parameter))
+    np.random.seed(5)
+    size = model.replay_buffer.size()
+    starts, envs = np.random.randint(size, size=64), np.random.randint(2, size=64)
+    np.random.seed(5)
+    model.train(gradient_steps=1, batch_size=64)
+
+    loss = slow_loss(reference, starts, envs)
+    assert model.logger.name_to_value["train/loss"] == pytest.approx(loss.item(), rel=1e-4)
+    reference.policy.optimizer.zero_grad()
+    loss.backward()
+    th.nn.utils.clip_grad_norm_(reference.q_net.parameters(), 10)
+    reference.policy.optimizer.step()
+    for ours, theirs in zip(model.q_net.parameters(), reference.q_net.parameters(), strict=True):
+        th.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-6)
+
+
+def test_gradient_steps_leave_terminations_alone() -> None:
+    model = trained_a_little()
+    before = [parameter.clone() for parameter in model.policy.termination_net.parameters()]
+    model.train(gradient_steps=3, batch_size=32)
+    for old, new in zip(before, model.policy.termination_net.parameters(), strict=True):
+        assert th.equal(old, new)
+
+
+def test_termination_step_by_hand() -> None:
+    model = CAPS("MlpPolicy", Corridor(), termination_learning_rate=0.1, policy_kwargs={"net_arch": [2]})
+    hidden, option = th.tensor([[2.0, 3.0]]), th.tensor([1])
+    model.policy.step_terminations(hidden, option, advantages=th.tensor([-0.4]))
+    # β = 0.5, so the slope is 0.25 * -0.4 = -0.1, and θ moves by -0.1 * -0.1 = 0.01 times the features
+    assert model.policy.termination_net.weight.tolist() == [[0, 0], pytest.approx([0.02, 0.03]), [0, 0]]
+    assert model.policy.termination_net.bias.tolist() == pytest.approx([0, 0.01, 0])
+    # So the option that was not the best one is now more likely to end there
+    assert float(model.policy.terminations(hidden)[0, 1]) > 0.5
+
+
+def test_termination_step_equals_autograd() -> None:
+    model = CAPS("MlpPolicy", Corridor(), source_policies=SOURCES, termination_learning_rate=0.3)
+    head = model.policy.termination_net
+    th.manual_seed(0)
+    hidden, options, advantages = th.randn(8, 64), th.randint(6, (8,)), th.randn(8)
+    with th.no_grad():
+        head.weight.normal_()
+    weight, bias = head.weight.clone().requires_grad_(), head.bias.clone().requires_grad_()
+    beta = th.sigmoid(F.linear(hidden, weight, bias))
+    # The objective whose gradient Equation 2 is: β weighted with the advantage, one term for each transition
+    (beta[th.arange(8), options] * advantages).sum().backward()
+    assert weight.grad is not None
+    assert bias.grad is not None
+    model.policy.step_terminations(hidden, options, advantages)
+    th.testing.assert_close(head.weight, weight - 0.3 * weight.grad, rtol=1e-4, atol=1e-5)
+    th.testing.assert_close(head.bias, bias - 0.3 * bias.grad, rtol=1e-4, atol=1e-5)
+
+
+def test_online_terminations_equal_a_replay_of_the_run() -> None:
+    """Equation 2 for every arrival of the run, none for the first state of an episode, none in the warm-up."""
+    learning_starts, rho = 40, 0.01
+    model = CAPS(
+        "MlpPolicy",
+        make_vec_env(lambda: Corridor(horizon=7), n_envs=2, seed=0),
+        seed=1,
+        source_policies=SOURCES,
+        learning_starts=learning_starts,
+        gradient_steps=0,  # the network stays as it is, so that the run can be replayed
+        termination_learning_rate=0.05,
+        termination_regularization=rho,
+    )
+    model.learn(200)
+    buffer, policy = model.replay_buffer, model.policy
+    head = th.nn.Linear(64, 6)
+    with th.no_grad():
+        head.weight.zero_()
+        head.bias.zero_()
+    for row in range(1, buffer.size()):
+        if 2 * row < learning_starts:
+            continue
+        gradients: list[tuple[int, th.Tensor, th.Tensor]] = []
+        for env in range(2):
+            if buffer.dones[row - 1, env]:
+                continue
+            state = th.as_tensor(buffer.stores[None].get(np.array([row]), np.array([env])))
+            with th.no_grad():
+                hidden, values = policy.hidden(state)[0], model.q_net(state)[0]
+                option = int(buffer.options[row - 1, env])
+                beta = th.sigmoid(head(hidden))[option]
+                gradients.append((option, beta * (1 - beta) * (values[option] - values.max() + rho), hidden))
+        with th.no_grad():
+            for option, slope, hidden in gradients:
+                head.weight[option] -= 0.05 * slope * hidden
+                head.bias[option] -= 0.05 * slope
+    assert head.bias.abs().max() > 1e-4
+    th.testing.assert_close(policy.termination_net.bias, head.bias, rtol=1e-3, atol=1e-6)
+    th.testing.assert_close(policy.termination_net.weight, head.weight, rtol=1e-3, atol=1e-6)
+
+
+def test_fixed_termination_is_never_trained() -> None:
+    model = CAPS("MlpPolicy", Corridor(), source_policies=SOURCES, termination=0.5, learning_starts=10)
+    model.learn(200)
+    assert th.count_nonzero(model.policy.termination_net.weight) == 0
+    assert model.policy.terminations(th.zeros(2, 64)).tolist() == [[0.5] * 6] * 2
+
+
+def test_initial_termination_of_sources_and_primitives() -> None:
+    model = CAPS("MlpPolicy", Corridor(), source_policies=[go_right], initial_termination=(0.1, 0.9))
+    beta = model.policy.terminations(th.randn(5, 64))
+    th.testing.assert_close(beta, th.tensor([[0.1, 0.9, 0.9, 0.9]]).expand(5, 4))
+
+
+def test_target_network_follows_softly() -> None:
+    model = trained_a_little(tau=0.25, target_update_interval=1)
+    with th.no_grad():
+        for parameter in model.q_net.parameters():
+            parameter.fill_(1.0)
+        for parameter in model.q_net_target.parameters():
+            parameter.fill_(0.0)
+    model._on_step()
+    assert all(th.all(parameter == 0.25) for parameter in model.q_net_target.parameters())
