@@ -10,6 +10,7 @@ from sb3_caps.envs.monster_kong.level import Level, load_level
 from sb3_caps.envs.monster_kong.physics import CLIMB, TILE_PIXELS, UNITS, WALK
 from sb3_caps.envs.monster_kong.sprites import POSES, sprites
 from sb3_caps.envs.monster_kong.table import StateTable, state_table
+from sb3_caps.envs.resizing import area_weights, resize_area
 
 OBSERVATION_SIZE = 84
 LUMA = np.array([0.299, 0.587, 0.114])
@@ -99,8 +100,8 @@ class Painter:
         self.poses = agent_poses(table)
         self._gray = self.full_background[TILE_PIXELS:-TILE_PIXELS, TILE_PIXELS:-TILE_PIXELS] @ LUMA
         height, width = self._gray.shape
-        self._down, self._across = _area_weights(height), _area_weights(width)
-        exact = self._down @ self._gray @ self._across.T
+        self._down, self._across = area_weights(height, OBSERVATION_SIZE), area_weights(width, OBSERVATION_SIZE)
+        exact = resize_area(self._gray, OBSERVATION_SIZE, OBSERVATION_SIZE)
         self.background: Image = np.rint(exact).astype(np.uint8)
         scale = OBSERVATION_SIZE / min(height, width)
         # A sprite touches one pixel more than its size when it starts within one.
@@ -147,14 +148,6 @@ class Painter:
             changed = exact[small_rows[:, :, None], small_columns[:, None, :]] + down @ change @ across.mT
             patches[part] = np.rint(changed).astype(np.uint8)
         return patches
-
-
-def _area_weights(length: int) -> npt.NDArray[np.float64]:
-    """How much each of ``length`` pixels counts in each of the pixels of an observation, rows summing to 1."""
-    edges = np.linspace(0, length, OBSERVATION_SIZE + 1)
-    pixels = np.arange(length)
-    covered = np.minimum(edges[1:, None], pixels + 1) - np.maximum(edges[:-1, None], pixels)
-    return np.maximum(covered, 0) * OBSERVATION_SIZE / length
 
 
 @lru_cache(maxsize=8)

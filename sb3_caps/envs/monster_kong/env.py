@@ -191,13 +191,16 @@ class MonsterKongEnv(gym.Env[npt.NDArray[Any], np.int64]):
                 "render() was called without a render_mode: pass 'rgb_array' or 'human' to the environment."
             )
             return None
+        if self.render_mode == "rgb_array":
+            return self.picture()
+        self._show(self.picture())
+        return None
+
+    def picture(self) -> npt.NDArray[np.uint8]:
+        """The game at full size, whatever the render mode."""
         if self.state < 0:
             raise ResetNeeded("Call reset() before render().")
-        picture = painter(self.setting).full(self.state)
-        if self.render_mode == "rgb_array":
-            return picture
-        self._show(picture)
-        return None
+        return painter(self.setting).full(self.state)
 
     def _show(self, picture: npt.NDArray[np.uint8]) -> None:
         pygame = require("pygame", "games")
