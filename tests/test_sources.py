@@ -197,14 +197,15 @@ def test_sources_see_original_observations_under_vec_normalize(tmp_path: Path) -
     # The learner saw something else
     assert model._last_obs is not None
     assert not np.array_equal(model._last_obs, source.seen[-1])
-    model.predict(env.normalize_obs(OBSERVATIONS))
-    np.testing.assert_allclose(source.seen[-1], OBSERVATIONS, atol=1e-4)
+    often_seen = OBSERVATIONS[:3]  # VecNormalize clips what is rare, and that cannot be undone
+    model.predict(env.normalize_obs(often_seen))
+    np.testing.assert_allclose(source.seen[-1], often_seen, atol=1e-4)
     # ... also in a loaded model that has no environment, as rl_zoo3's enjoy uses it
     model.save(tmp_path / "model")
     loaded = CAPS.load(tmp_path / "model")
-    loaded.predict(env.normalize_obs(OBSERVATIONS))
+    loaded.predict(env.normalize_obs(often_seen))
     loaded_source = loaded.options.sources[0].act.function  # type: ignore[attr-defined]
-    np.testing.assert_allclose(loaded_source.seen[-1], OBSERVATIONS, atol=1e-4)
+    np.testing.assert_allclose(loaded_source.seen[-1], often_seen, atol=1e-4)
 
 
 def test_image_sources_of_either_layout() -> None:

@@ -1,0 +1,160 @@
+"""Saving and loading: training goes on as if nothing had happened, and nothing is lost on the way."""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+from stable_baselines3 import DQN
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.utils import set_random_seed
+from stable_baselines3.common.vec_env import VecEnv
+
+from sb3_caps import CAPS, PiecewiseLinear
+from tests.toy_world import LENGTH, Corridor, go_left, go_right, right_then_stay
+
+SOURCES = [go_right, right_then_stay]
+
+
+def corridors(n_envs: int = 2) -> VecEnv:
+    return make_vec_env(Corridor, n_envs=n_envs, seed=0)
+
+
+def same_parameters(first: CAPS, second: CAPS) -> bool:
+    ours, theirs = first.policy.state_dict(), second.policy.state_dict()
+    return ours.keys() == theirs.keys() and all(th.equal(ours[key], theirs[key]) for key in ours)
+
+
+def test_load_brings_everything_back(tmp_path: Path) -> None:
+    source = DQN("MlpPolicy", Corridor(), seed=5)
+    model = CAPS(
+        "MlpPolicy",
+        corridors(),
+        learning_rate=PiecewiseLinear([(0, 1e-3), (500, 1e-4)]),
+        source_policies=[*SOURCES, source],
+        exploration_schedule=PiecewiseLinear([(0, 1.0), (200, 0.1)]),
+        learning_starts=50,
+        sequence_length=4,
+        execution="interrupting",
+        option_weights=[2, 1, 1, 1, 1, 1],
+        termination_learning_rate=0.01,
+        seed=0,
+    )
+    model.learn(400)
+    model.save(tmp_path / "model")
+    loaded = CAPS.load(tmp_path / "model", env=corridors())
+    assert loaded.options.names == model.options.names
+    assert same_parameters(model, loaded)
+    state, loaded_state = model.policy.optimizer.state_dict(), loaded.policy.optimizer.state_dict()
+    assert state["param_groups"] == loaded_state["param_groups"]
+    assert all(th.equal(state["state"][0][key], loaded_state["state"][0][key]) for key in ("exp_avg", "exp_avg_sq"))
+    assert loaded.policy.termination_optimizer.param_groups[0]["lr"] == 0.01
+    assert loaded.exploration_rate == pytest.approx(0.1)
+    for attribute in ("sequence_length", "execution", "num_timesteps", "option_weights", "_n_updates"):
+        assert getattr(loaded, attribute) == getattr(model, attribute)
+    observations = np.eye(LENGTH, dtype=np.float32)
+    np.testing.assert_array_equal(
+        loaded.predict(observations, deterministic=True)[0], model.predict(observations, deterministic=True)[0]
+    )
+    loaded.learn(104, reset_num_timesteps=False)
+    assert loaded.num_timesteps == 504
+    assert loaded.lr_schedule(loaded._current_progress_remaining) == pytest.approx(1e-4)
+
+
+def test_resumed_training_equals_uninterrupted_training(tmp_path: Path) -> None:
+    """The same environments, the same random numbers, the buffer saved beside the model: the same run."""
+
+    def second_half(model: CAPS) -> CAPS:
+        set_random_seed(7)
+        return model.learn(200, reset_num_timesteps=False)
+
+    def first_half(env: VecEnv) -> CAPS:
+        return CAPS("MlpPolicy", env, source_policies=SOURCES, seed=1, learning_starts=50).learn(304)
+
+    whole = second_half(first_half(corridors()))
+    env = corridors()
+    half = first_half(env)
+    half.save(tmp_path / "half")
+    half.save_replay_buffer(tmp_path / "buffer")
+    resumed = CAPS.load(tmp_path / "half", env=env, force_reset=False)
+    resumed.load_replay_buffer(tmp_path / "buffer")
+    second_half(resumed)
+    assert resumed.num_timesteps == whole.num_timesteps == 504
+    assert same_parameters(resumed, whole)
+    np.testing.assert_array_equal(resumed.replay_buffer.options, whole.replay_buffer.options)
+
+
+def test_replay_buffer_keeps_options_and_agreements(tmp_path: Path) -> None:
+    model = CAPS("MlpPolicy", corridors(), source_policies=SOURCES, seed=1).learn(304)
+    model.save_replay_buffer(tmp_path / "buffer")
+    other = CAPS("MlpPolicy", corridors(), source_policies=SOURCES, seed=2)
+    other.load_replay_buffer(tmp_path / "buffer")
+    assert other.replay_buffer.size() == 152
+    for name in ("options", "agreements", "actions", "rewards", "dones", "timeouts"):
+        np.testing.assert_array_equal(getattr(other.replay_buffer, name), getattr(model.replay_buffer, name))
+
+
+def test_parameters_round_trip() -> None:
+    first = CAPS("MlpPolicy", Corridor(), source_policies=SOURCES, seed=1, learning_starts=10).learn(200)
+    second = CAPS("MlpPolicy", Corridor(), source_policies=SOURCES, seed=2)
+    assert not same_parameters(first, second)
+    second.set_parameters(first.get_parameters())
+    assert same_parameters(first, second)
+
+
+def test_other_sources_when_their_number_fits(tmp_path: Path) -> None:
+    model = CAPS("MlpPolicy", Corridor(), source_policies=SOURCES, seed=1).learn(150)
+    model.save(tmp_path / "model")
+    loaded = CAPS.load(tmp_path / "model", env=Corridor(), source_policies=[go_left, go_right])
+    assert loaded.options.source_names == ["go_left", "go_right"]
+    assert same_parameters(model, loaded)
+    loaded.learn(50)
+    with pytest.raises(ValueError, match=r"has 2 source policies.*but 1 were passed.*go_left"):
+        CAPS.load(tmp_path / "model", env=Corridor(), source_policies=[go_left])
+
+
+def test_load_without_environment_predicts(tmp_path: Path) -> None:
+    CAPS("CnnPolicy", Corridor("image"), source_policies=SOURCES, seed=1, buffer_size=50).save(tmp_path / "model")
+    loaded = CAPS.load(tmp_path / "model")
+    observation, _ = Corridor("image").reset(seed=0)
+    action, _ = loaded.predict(observation, deterministic=True)
+    assert int(action) in range(3)
+
+
+class Unpicklable:
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+    def __call__(self, observations: Any) -> np.ndarray:
+        return go_right(observations)
+
+
+def test_a_source_that_cannot_be_saved_is_named_and_costs_nothing(tmp_path: Path) -> None:
+    saved = CAPS("MlpPolicy", Corridor(), source_policies=[go_right], seed=1)
+    saved.save(tmp_path / "model")
+    before = (tmp_path / "model.zip").read_bytes()
+    model = CAPS("MlpPolicy", Corridor(), source_policies=[go_right, Unpicklable()], seed=1).learn(20)
+    for name in ("model", "new"):
+        with pytest.raises(ValueError, match=r"'Unpicklable' cannot be pickled.*import string.*exclude=\['options'\]"):
+            model.save(tmp_path / name)
+    assert (tmp_path / "model.zip").read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["model.zip"]
+    # The way out that the message names
+    model.save(tmp_path / "new", exclude=["options"])
+    with pytest.raises(ValueError, match=r"\['go_right', 'Unpicklable'\] were not saved"):
+        CAPS.load(tmp_path / "new")
+    loaded = CAPS.load(tmp_path / "new", source_policies=[go_right, Unpicklable()])
+    assert same_parameters(model, loaded)
+
+
+def test_failed_save_leaves_the_old_file(tmp_path: Path) -> None:
+    model = CAPS("MlpPolicy", Corridor(), seed=1)
+    model.save(tmp_path / "model")
+    before = (tmp_path / "model.zip").read_bytes()
+    model.note = threading.Lock()  # type: ignore[attr-defined]
+    with pytest.raises(TypeError):
+        model.save(tmp_path / "model")
+    assert (tmp_path / "model.zip").read_bytes() == before
+    assert len(list(tmp_path.iterdir())) == 1
