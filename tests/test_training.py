@@ -76,7 +76,7 @@ def test_gradient_steps_leave_terminations_alone() -> None:
 def test_termination_step_by_hand() -> None:
     model = CAPS("MlpPolicy", Corridor(), termination_learning_rate=0.1, policy_kwargs={"net_arch": [2]})
     hidden, option = th.tensor([[2.0, 3.0]]), th.tensor([1])
-    model.policy.step_terminations(hidden, option, advantages=th.tensor([-0.4]))
+    model.policy.step_terminations(hidden.numpy(), option.numpy(), advantages=np.array([-0.4], dtype=np.float32))
     # β = 0.5, so the slope is 0.25 * -0.4 = -0.1, and θ moves by -0.1 * -0.1 = 0.01 times the features
     assert model.policy.termination_net.weight.tolist() == [[0, 0], pytest.approx([0.02, 0.03]), [0, 0]]
     assert model.policy.termination_net.bias.tolist() == pytest.approx([0, 0.01, 0])
@@ -97,7 +97,7 @@ def test_termination_step_equals_autograd() -> None:
     (beta[th.arange(8), options] * advantages).sum().backward()
     assert weight.grad is not None
     assert bias.grad is not None
-    model.policy.step_terminations(hidden, options, advantages)
+    model.policy.step_terminations(hidden.numpy(), options.numpy(), advantages.numpy())
     th.testing.assert_close(head.weight, weight - 0.3 * weight.grad, rtol=1e-4, atol=1e-5)
     th.testing.assert_close(head.bias, bias - 0.3 * bias.grad, rtol=1e-4, atol=1e-5)
 

@@ -10,6 +10,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.noise import ActionNoise
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule, TensorDict
+from stable_baselines3.common.utils import obs_as_tensor
 from torch.nn import functional as F
 
 from sb3_caps.caps.policies import CAPSPolicy, CnnPolicy, Execution, MlpPolicy, MultiInputPolicy, OptionState
@@ -251,15 +252,16 @@ class CAPS(PolicyReuseAlgorithm):
         warm_up = self.num_timesteps < learning_starts
         # One forward pass serves the step of β, the terminations and the choice of options
         with th.no_grad():
-            hidden = self.policy.hidden(self.policy.obs_to_tensor(self._last_obs)[0])
-            values = self.policy.values(hidden)
-            if self.termination is None and not warm_up and not starts.all():
-                self._step_terminations(hidden, values, np.flatnonzero(~starts), active)
-            beta = self.policy.terminations(hidden).cpu().numpy()
+            features = self.policy.hidden(obs_as_tensor(self._last_obs, self.device))
+            values = self.policy.values(features).cpu().numpy()
+        hidden = features.cpu().numpy()
+        if self.termination is None and not warm_up and not starts.all():
+            self._step_terminations(hidden, values, np.flatnonzero(~starts), active)
+        beta = self.policy.terminations_array(hidden)
         envs = np.arange(n_envs)
         ends = starts | (np.random.random(n_envs) < beta[envs, active])
         epsilon = 1.0 if warm_up else self.exploration_rate
-        chosen = self.policy.choose(values.cpu().numpy(), epsilon, self._exploration_weights)
+        chosen = self.policy.choose(values, epsilon, self._exploration_weights)
         active = np.where(ends, chosen, active)
 
         option_actions, source_states = self.options.actions(self._emitted_observations(), source_states, starts)
@@ -269,17 +271,16 @@ class CAPS(PolicyReuseAlgorithm):
         self._statistics.add_step(active, int(ends.sum()), agreements, beta)
         return actions, OptionActions(actions, active, agreements)
 
-    def _step_terminations(self, hidden: th.Tensor, values: th.Tensor, arrived: np.ndarray, active: np.ndarray) -> None:
+    def _step_terminations(
+        self, hidden: np.ndarray, values: np.ndarray, arrived: np.ndarray, active: np.ndarray
+    ) -> None:
         """
         Equation 2, in the environments whose active option has just arrived in a state.
         A terminal state has no continuation, so there is none in the first state of an episode.
         """
-        states = th.as_tensor(arrived, device=self.device)
-        options = th.as_tensor(active[arrived], device=self.device)
-        values = values[states]
-        advantages = values.gather(1, options[:, None]).squeeze(1) - values.max(dim=1).values
-        advantages += self.termination_regularization
-        self._statistics.termination_losses.append(self.policy.step_terminations(hidden[states], options, advantages))
+        options = active[arrived]
+        advantages = values[arrived, options] - values[arrived].max(axis=1) + self.termination_regularization
+        self._statistics.termination_losses.append(self.policy.step_terminations(hidden[arrived], options, advantages))
 
     def train(self, gradient_steps: int, batch_size: int = 100) -> None:
         # Switch to train mode (this affects batch norm / dropout)

@@ -65,7 +65,8 @@ class CAPSPolicy(DQNPolicy):
         with th.no_grad():
             self.termination_net.weight.zero_()
             self.termination_net.bias.copy_(th.as_tensor(start, dtype=th.float32))
-        # Its gradient has a closed form (Equation 2), see `step_terminations`
+        # Its gradient has a closed form (Equation 2), see `step_terminations`: the optimizer keeps its learning rate,
+        # with which it is saved, but SGD.step would take longer than the network
         self.termination_net.requires_grad_(False)
         self.termination_optimizer = th.optim.SGD(self.termination_net.parameters(), lr=self.termination_learning_rate)
 
@@ -81,7 +82,11 @@ class CAPSPolicy(DQNPolicy):
         :param obs: Observations
         :return: the representation of the state
         """
-        return self.q_net.q_net[:-1](self.q_net.extract_features(obs, self.q_net.features_extractor))
+        hidden = self.q_net.extract_features(obs, self.q_net.features_extractor)
+        # One by one: a slice of a Sequential would build a new one in every call
+        for layer in list(self.q_net.q_net)[:-1]:
+            hidden = layer(hidden)
+        return hidden
 
     def values(self, hidden: th.Tensor) -> th.Tensor:
         """
@@ -99,8 +104,20 @@ class CAPSPolicy(DQNPolicy):
             return hidden.new_full((len(hidden), len(self.options)), self.termination)
         return th.sigmoid(self.termination_net(hidden))
 
-    @th.no_grad()
-    def step_terminations(self, hidden: th.Tensor, options: th.Tensor, advantages: th.Tensor) -> float:
+    def terminations_array(self, hidden: np.ndarray) -> np.ndarray:
+        """
+        As ``terminations``, for the few states of a step: there an operation of torch costs more than its numbers.
+
+        :param hidden: what ``hidden`` returned
+        :return: β_o(s), of shape (states, options)
+        """
+        if self.termination is not None:
+            return np.full((len(hidden), len(self.options)), self.termination, dtype=np.float32)
+        weight, bias = self.termination_net.weight.cpu().numpy(), self.termination_net.bias.cpu().numpy()
+        # The logarithm of a sigmoid, which does not overflow
+        return np.exp(-np.logaddexp(0.0, -(hidden @ weight.T + bias)))
+
+    def step_terminations(self, hidden: np.ndarray, options: np.ndarray, advantages: np.ndarray) -> float:
         """
         The online step of β (Equation 2) in the states that were just reached.
 
@@ -109,14 +126,20 @@ class CAPSPolicy(DQNPolicy):
         :param advantages: Q_O(s', o) - max Q_O(s', ·), plus the regularization
         :return: the loss, β weighted with the advantage
         """
-        beta = self.terminations(hidden).gather(1, options[:, None]).squeeze(1)
+        beta = self.terminations_array(hidden)[np.arange(len(options)), options]
         # β is a sigmoid, so ∂β/∂θ = β (1 - β) times the features
-        slopes = beta * (1 - beta) * advantages
-        weight, bias = self.termination_net.weight, self.termination_net.bias
-        weight.grad = th.zeros_like(weight).index_add_(0, options, slopes[:, None] * hidden)
-        bias.grad = th.zeros_like(bias).index_add_(0, options, slopes)
-        self.termination_optimizer.step()
-        return float((beta * advantages).mean())
+        learning_rate = self.termination_optimizer.param_groups[0]["lr"]
+        slopes = np.float32(-learning_rate) * beta * (1 - beta) * advantages
+        for parameter, steps in (
+            (self.termination_net.weight, slopes[:, None] * hidden),
+            (self.termination_net.bias, slopes),
+        ):
+            # A view on the CPU; several environments may have arrived with one option
+            values = parameter.cpu().numpy()
+            np.add.at(values, options, steps)
+            if parameter.device.type != "cpu":
+                parameter.copy_(th.as_tensor(values))
+        return float(beta @ advantages) / len(options)
 
     def _predict(self, obs: PyTorchObs, deterministic: bool = True) -> th.Tensor:
         """The greedy option. Its action needs the sources, see ``predict``."""
