@@ -3,7 +3,9 @@
 from sb3_caps.caps import CAPS
 from sb3_caps.common.schedules import PiecewiseLinear
 from sb3_caps.common.sources import SourcePolicy, as_source, each
+from sb3_caps.ops_tl import OPSTL
+from sb3_caps.prql import PRQL
 
 __version__ = "0.1.0"
 
-__all__ = ["CAPS", "PiecewiseLinear", "SourcePolicy", "as_source", "each"]
+__all__ = ["CAPS", "OPSTL", "PRQL", "PiecewiseLinear", "SourcePolicy", "as_source", "each"]

@@ -1,0 +1,3 @@
+from sb3_caps.ops_tl.ops_tl import OPSTL
+
+__all__ = ["OPSTL"]

@@ -1,0 +1,3 @@
+from sb3_caps.prql.prql import PRQL
+
+__all__ = ["PRQL"]
