@@ -1,0 +1,232 @@
+"""What TensorBoard shows of a run, beside the scalars that the algorithms log."""
+
+import inspect
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import torch as th
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.logger import Figure, HParam, TensorBoardOutputFormat
+from stable_baselines3.common.type_aliases import GymEnv
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize, sync_envs_normalization
+
+from sb3_caps.common.extras import require
+from sb3_caps.common.sources import Observations
+
+# Where the HParams tab finds how well a run did.
+METRICS = ("rollout/ep_rew_mean", "rollout/ep_len_mean", "rollout/success_rate", "eval/mean_reward", "train/loss")
+# Arguments of an algorithm that say nothing about what it learns.
+NOT_HYPERPARAMETERS = ("policy", "env", "verbose", "device", "tensorboard_log", "stats_window_size")
+
+
+class Episode(NamedTuple):
+    """
+    An evaluation episode, one row for each step.
+
+    :param observations: the observation acted on, as the learner sees it
+    :param actions: the action taken
+    :param options: the active option
+    :param terminations: β of every option in that state, of shape (steps, options)
+    :param rewards: the reward for the action
+    :param infos: what the environment told besides
+    """
+
+    observations: list[Observations]
+    actions: np.ndarray
+    options: np.ndarray
+    terminations: np.ndarray
+    rewards: np.ndarray
+    infos: list[dict[str, Any]]
+
+
+# From a CAPS model and an evaluation episode to figures of Matplotlib, each under a name for its tag.
+DrawFunction: TypeAlias = Callable[[Any, Episode], Mapping[str, Any]]
+
+
+class HyperparameterLog(BaseCallback):
+    """
+    Writes the hyperparameters of a run to TensorBoard's HParams tab. It works with any algorithm of SB3,
+    and does nothing without TensorBoard.
+
+    :param verbose: Verbosity level: 0 for no output, 1 for info messages
+    """
+
+    def _on_training_start(self) -> None:
+        self._write({"hparams": HParam(hyperparameters(self.model), dict.fromkeys(METRICS, 0.0))})
+
+    def _on_step(self) -> bool:
+        return True
+
+    @property
+    def _writer(self) -> TensorBoardOutputFormat | None:
+        formats = (form for form in self.logger.output_formats if isinstance(form, TensorBoardOutputFormat))
+        return next(formats, None)
+
+    def _write(self, values: dict[str, Any]) -> None:
+        """Straight to TensorBoard: the table on the screen has no place for figures."""
+        writer = self._writer
+        if writer is not None:
+            writer.write(values, dict.fromkeys(values, ()), self.num_timesteps)
+
+
+class OptionMonitor(HyperparameterLog):
+    """
+    Shows in TensorBoard what CAPS does with its options:
+
+    - histograms of each option's termination over the states that training has come through lately
+      (``options/termination_histogram/<name>``)
+    - the timeline of active options of an evaluation episode (``options/timeline``)
+    - whatever ``draw`` draws (``options/<name>``)
+    - hyperparameters, in the HParams tab
+
+    It draws nothing at random, so a run is the same with and without it, and does nothing without TensorBoard.
+
+    :param eval_env: One environment for the evaluation episode; None for histograms only
+    :param every: Steps of all environments between two looks
+    :param n_states: Number of states for the histograms
+    :param draw: A function for figures of your own: it takes the model and the evaluation ``Episode`` and returns
+        figures by name
+    :param verbose: Verbosity level: 0 for no output, 1 for info messages
+    """
+
+    def __init__(
+        self,
+        eval_env: GymEnv | None = None,
+        every: int = 10_000,
+        n_states: int = 256,
+        draw: DrawFunction | None = None,
+        verbose: int = 0,
+    ) -> None:
+        super().__init__(verbose)
+        if every < 1 or n_states < 1:
+            raise ValueError(f"every and n_states must be at least 1, not {every} and {n_states}.")
+        if eval_env is not None and not isinstance(eval_env, VecEnv):
+            eval_env = DummyVecEnv([lambda: eval_env])  # type: ignore[list-item, return-value]
+        if eval_env is not None and eval_env.num_envs != 1:
+            raise ValueError(f"OptionMonitor follows one evaluation environment, not {eval_env.num_envs}.")
+        self.eval_env = eval_env
+        self.every = every
+        self.n_states = n_states
+        self.draw = draw
+        self._last_look = 0
+
+    def _init_callback(self) -> None:
+        if not hasattr(self.model.policy, "terminations"):
+            raise ValueError(f"OptionMonitor is for CAPS, not {type(self.model).__name__}: see HyperparameterLog.")
+        self._states: deque[Observations] = deque(maxlen=max(1, self.n_states // self.training_env.num_envs))
+        self._last_look = self.num_timesteps
+
+    def _on_step(self) -> bool:
+        if self._writer is not None:
+            self._states.append(self.locals["new_obs"])
+            if self.num_timesteps >= self._last_look + self.every:
+                self._look()
+        return True
+
+    def _on_training_end(self) -> None:
+        if self._writer is not None and self.num_timesteps > self._last_look:
+            self._look()
+
+    def _look(self) -> None:
+        self._last_look = self.num_timesteps
+        names = self.model.options.names  # type: ignore[attr-defined]
+        terminations = np.concatenate([_terminations(self.model, states) for states in self._states])
+        values: dict[str, Any] = {
+            f"options/termination_histogram/{name}": th.from_numpy(terminations[:, i]) for i, name in enumerate(names)
+        }
+        if self.eval_env is not None:
+            if isinstance(self.eval_env, VecNormalize):
+                sync_envs_normalization(self.training_env, self.eval_env)
+            episode = run_episode(self.model, self.eval_env)
+            figures = {"timeline": draw_timeline(episode, names, self.model.options.n_sources)}  # type: ignore[attr-defined]
+            if self.draw is not None:
+                figures.update(self.draw(self.model, episode))
+            values.update({f"options/{name}": Figure(figure, close=True) for name, figure in figures.items()})
+        self._write(values)
+
+
+def hyperparameters(model: BaseAlgorithm) -> dict[str, bool | str | float | int | None]:
+    """
+    :param model: an algorithm
+    :return: the arguments that it was made with, as far as TensorBoard can show them
+    """
+    result: dict[str, bool | str | float | int | None] = {"algorithm": type(model).__name__}
+    for cls in type(model).__mro__[:-1]:
+        for name in inspect.signature(cls.__init__).parameters:  # type: ignore[misc]
+            value = getattr(model, name, None)
+            if name == "learning_rate" and callable(value):
+                value = float(value(1.0))
+            if isinstance(value, (list, tuple, dict)) and value:
+                value = str(value)
+            if name not in NOT_HYPERPARAMETERS and isinstance(value, (bool, int, float, str)):
+                result[name] = value
+    options = getattr(model, "options", None)
+    if options is not None:
+        result["source_policies"] = ", ".join(options.source_names)
+    return result
+
+
+def run_episode(model: Any, env: VecEnv) -> Episode:
+    """
+    Act deterministically for one episode.
+
+    :param model: a CAPS model
+    :param env: one environment
+    :return: what happened in each step
+    """
+    observations: list[Observations] = []
+    infos: list[dict[str, Any]] = []
+    # Action, option, β and reward of each step
+    rows: list[tuple[np.ndarray, ...]] = []
+    observation: Any = env.reset()
+    state, start = None, np.ones(1, dtype=bool)
+    while not rows or not start[0]:
+        action, state = model.predict(observation, state, start, deterministic=True)
+        observations.append(observation)
+        terminations = _terminations(model, observation)
+        observation, reward, start, info = env.step(action)
+        rows.append((action, state[0], terminations, reward))
+        infos.append(info[0])
+    actions, options, terminations, rewards = (np.concatenate(column) for column in zip(*rows, strict=True))
+    return Episode(observations, actions, options, terminations, rewards, infos)
+
+
+def _terminations(model: Any, observations: Observations) -> np.ndarray:
+    """β of every option, of shape (states, options)."""
+    with th.no_grad():
+        hidden = model.policy.hidden(model.policy.obs_to_tensor(observations)[0])
+        return model.policy.terminations(hidden).cpu().numpy()
+
+
+def draw_timeline(episode: Episode, names: list[str], n_sources: int) -> Any:
+    """
+    Draw which option was active when, and how likely it was to end.
+
+    :param episode: the episode
+    :param names: the names of all options
+    :param n_sources: how many of them are source policies
+    :return: a figure of Matplotlib
+    """
+    figures = require("matplotlib.figure", "experiments")
+    colors = require("matplotlib", "experiments").color_sequences["tab10"]
+    used = set(episode.options.tolist())
+    # Every source has a line, also when it is not used; there may be many primitives
+    rows = [i for i in range(len(names)) if i < n_sources or i in used]
+    steps = np.arange(len(episode.options))
+    figure = figures.Figure(figsize=(9, 2.2 + 0.28 * len(rows)), layout="constrained")
+    top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[max(1.0, 0.28 * len(rows)), 1.0])
+    for line, i in enumerate(rows):
+        color = colors[i % len(colors)] if i < n_sources else "0.45"
+        active = steps[episode.options == i]
+        top.broken_barh([(step, 1) for step in active], (line - 0.4, 0.8), color=color, linewidth=0)
+    top.set_yticks(range(len(rows)), [names[i] for i in rows])
+    top.set_ylim(len(rows) - 0.5, -0.5)
+    top.grid(axis="y", alpha=0.3)
+    top.set_title(f"active option: return {episode.rewards.sum():g} in {len(steps)} steps", fontsize=10)
+    bottom.step(steps, episode.terminations[steps, episode.options], where="post", color="0.2", linewidth=1)
+    bottom.axhline(0.5, color="0.6", linestyle=":", linewidth=1)
+    bottom.set(ylim=(-0.05, 1.05), ylabel="its β", xlabel="step", xlim=(0, len(steps)))
+    return figure

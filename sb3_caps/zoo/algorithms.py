@@ -1,0 +1,93 @@
+"""Our algorithms in rl_zoo3's registries, and what its hyperparameter optimisation samples for them."""
+
+from typing import Any
+
+from stable_baselines3.common.base_class import BaseAlgorithm
+
+from sb3_caps import CAPS, OPSTL, PRQL
+from sb3_caps.common.extras import require
+
+zoo_utils = require("rl_zoo3.utils", "zoo")
+hyperparams_opt = require("rl_zoo3.hyperparams_opt", "zoo")
+
+ALGORITHMS: dict[str, type[BaseAlgorithm]] = {"caps": CAPS, "prql": PRQL, "ops_tl": OPSTL}
+
+
+def register() -> None:
+    """
+    Add our algorithms, their samplers and converters to rl_zoo3.
+    Its modules all hold the same dictionaries, so changing these in place reaches every one of them.
+    """
+    zoo_utils.ALGOS.update(ALGORITHMS)
+    hyperparams_opt.HYPERPARAMS_SAMPLER.update(
+        caps=sample_caps_params, prql=sample_prql_params, ops_tl=sample_ops_tl_params
+    )
+    hyperparams_opt.HYPERPARAMS_CONVERTER.update(
+        caps=convert_caps_params,
+        prql=hyperparams_opt.convert_offpolicy_params,
+        ops_tl=hyperparams_opt.convert_offpolicy_params,
+    )
+
+
+def sample_caps_params(trial: Any, n_actions: int, n_envs: int, additional_args: dict[str, Any]) -> dict[str, Any]:
+    """
+    Sampler for CAPS hyperparams: those of DQN, and how terminations and sequences are learned.
+
+    :param trial: Optuna's trial
+    :param n_actions: number of actions, for continuous ones only
+    :param n_envs: number of environments
+    :param additional_args: what rl_zoo3 passes to its samplers
+    :return: arguments for CAPS
+    """
+    hyperparams = hyperparams_opt.sample_dqn_params(trial, n_actions, n_envs, additional_args)
+    hyperparams["initial_termination"] = trial.suggest_float("initial_termination", 0.02, 0.9, log=True)
+    hyperparams["termination_learning_rate"] = trial.suggest_float("termination_learning_rate", 1e-5, 1e-2, log=True)
+    hyperparams["termination_regularization"] = trial.suggest_float("termination_regularization", 1e-4, 0.05, log=True)
+    hyperparams["sequence_length_pow"] = trial.suggest_int("sequence_length_pow", 0, 4)
+    return _with_sequence_length(hyperparams)
+
+
+def convert_caps_params(sampled_params: dict[str, Any]) -> dict[str, Any]:
+    """
+    :param sampled_params: the parameters of a trial, as Optuna stores them
+    :return: arguments for CAPS
+    """
+    return _with_sequence_length(hyperparams_opt.convert_offpolicy_params(sampled_params))
+
+
+def _with_sequence_length(hyperparams: dict[str, Any]) -> dict[str, Any]:
+    # A batch has to hold a sequence
+    hyperparams["sequence_length"] = min(2 ** hyperparams.pop("sequence_length_pow"), hyperparams["batch_size"])
+    return hyperparams
+
+
+def sample_prql_params(trial: Any, n_actions: int, n_envs: int, additional_args: dict[str, Any]) -> dict[str, Any]:
+    """
+    Sampler for PRQL hyperparams: those of DQN, and how sources are drawn and followed.
+
+    :param trial: Optuna's trial
+    :param n_actions: number of actions, for continuous ones only
+    :param n_envs: number of environments
+    :param additional_args: what rl_zoo3 passes to its samplers
+    :return: arguments for PRQL
+    """
+    hyperparams = hyperparams_opt.sample_dqn_params(trial, n_actions, n_envs, additional_args)
+    hyperparams["reuse_decay"] = trial.suggest_float("reuse_decay", 0.9, 0.999)
+    hyperparams["temperature_growth"] = trial.suggest_float("temperature_growth", 0.005, 0.5, log=True)
+    return hyperparams
+
+
+def sample_ops_tl_params(trial: Any, n_actions: int, n_envs: int, additional_args: dict[str, Any]) -> dict[str, Any]:
+    """
+    Sampler for OPS-TL hyperparams: those of DQN, and how sources are tried and followed.
+
+    :param trial: Optuna's trial
+    :param n_actions: number of actions, for continuous ones only
+    :param n_envs: number of environments
+    :param additional_args: what rl_zoo3 passes to its samplers
+    :return: arguments for OPSTL
+    """
+    hyperparams = hyperparams_opt.sample_dqn_params(trial, n_actions, n_envs, additional_args)
+    hyperparams["reuse_decay"] = trial.suggest_float("reuse_decay", 0.9, 0.999)
+    hyperparams["bandit_exploration"] = trial.suggest_float("bandit_exploration", 0.05, 2.0, log=True)
+    return hyperparams

@@ -1,0 +1,126 @@
+"""Where settings and source policies are, and what the strings of a config stand for."""
+
+import contextlib
+import importlib.metadata
+import pkgutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from sb3_caps.common.extras import require
+from sb3_caps.common.sources import SourcePolicy, as_source
+
+zoo_utils = require("rl_zoo3.utils", "zoo")
+
+# What a source policy may say in a config when it is more than a string.
+SOURCE_KEYS = ("source", "kwargs", "name", "observation_map", "action_map")
+
+
+def find_config(algo: str, env_id: str) -> str | None:
+    """
+    :param algo: the name of an algorithm
+    :param env_id: the environment
+    :return: our settings for that algorithm: in ``zoo_configs`` of the working directory, of the repository or of the
+        installed package; None to use those of rl_zoo3, for its own algorithms on environments that only it knows
+    """
+    file = f"{algo}.yml"
+    candidates = [Path("zoo_configs", file), Path(__file__).parents[2] / "zoo_configs" / file]
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        for installed in importlib.metadata.files("sb3-caps") or []:
+            if installed.parts[-2:] == ("zoo_configs", file):
+                candidates.append(Path(str(installed.locate())))
+    found = next((path for path in candidates if path.is_file()), None)
+    if found is None:
+        return None
+    theirs = Path(zoo_utils.__file__).parent / "hyperparams" / file
+    if theirs.is_file() and env_id in entries(theirs) and env_id not in entries(found):
+        return None
+    return str(found)
+
+
+def entries(file: Path) -> dict[str, Any]:
+    """
+    :param file: a config
+    :return: its settings for each environment
+    """
+    return yaml.safe_load(file.read_text()) or {}
+
+
+def find_source(source: str, log_folder: str, folders: Sequence[Path] = ()) -> str:
+    """
+    Say where a source policy of a config or a command line is.
+
+    :param source: a path, a run ``<algo>:<env>``, or an import string
+    :param log_folder: where runs are
+    :param folders: where relative paths may start, besides the working directory
+    :return: the path of a saved model or folder, or the import string as it was
+    """
+    algo, _, env_id = source.partition(":")
+    if env_id and algo in zoo_utils.ALGOS:
+        return str(_latest_model(algo, env_id, log_folder))
+    if env_id and not source.endswith(".zip"):
+        return source
+    starts = list(dict.fromkeys([Path.cwd(), *(folder.resolve() for folder in folders)]))
+    for start in starts:
+        for candidate in (start / source, start / f"{source}.zip"):
+            if candidate.exists():
+                return str(candidate)
+    raise FileNotFoundError(f"There is no source policy {source} in {' or '.join(map(str, starts))}.")
+
+
+def _latest_model(algo: str, env_id: str, log_folder: str) -> Path:
+    """The best model of the latest run, the last one where none was evaluated."""
+    env_name = zoo_utils.EnvironmentName(env_id)
+    number = zoo_utils.get_latest_run_id(str(Path(log_folder, algo)), env_name)
+    run = Path(log_folder, algo, f"{env_name}_{number}")
+    for model in (run / "best_model.zip", run / f"{env_name}.zip"):
+        if model.is_file():
+            return model
+    raise FileNotFoundError(
+        f"There is no trained {algo} for {env_id} in {log_folder}: "
+        f"sb3-caps train --algo {algo} --env {env_id} -f {log_folder} makes one."
+    )
+
+
+def make_source(entry: Any, log_folder: str, folders: Sequence[Path] = ()) -> SourcePolicy:
+    """
+    Make a source policy of what a config says.
+
+    :param entry: a string as in ``find_source``; or a mapping with such a string as ``source`` and any of ``kwargs``
+        (call the import string with them: it makes the source), ``name``, ``observation_map`` and ``action_map``
+        (import strings); or anything that ``as_source`` takes
+    :param log_folder: where runs are
+    :param folders: where relative paths may start, besides the working directory
+    :return: the source policy
+    """
+    if not isinstance(entry, dict):
+        entry = {"source": entry}
+    if "source" not in entry or set(entry) - set(SOURCE_KEYS):
+        raise ValueError(f"A source policy in a config has a source and any of {SOURCE_KEYS[1:]}, not {entry}.")
+    source, name = entry["source"], entry.get("name")
+    maps = {key: imported(entry[key]) for key in ("observation_map", "action_map") if key in entry}
+    if not isinstance(source, str):
+        return as_source(source, name, **maps)
+    if "kwargs" in entry:
+        return as_source(imported(source)(**entry["kwargs"]), name, **maps)
+    found = find_source(source, log_folder, folders)
+    made = as_source(found, name, **maps)
+    if source.partition(":")[0] in zoo_utils.ALGOS and name is None:
+        # The task says more than `best_model`; two runs on one task still get different names
+        made.name = source.rpartition("/")[2].rpartition(":")[2]
+    return made
+
+
+def imported(name: Any) -> Any:
+    """
+    :param name: an import string, or anything else
+    :return: what the import string stands for, anything else as it was
+    """
+    if not isinstance(name, str):
+        return name
+    try:
+        return pkgutil.resolve_name(name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"'{name}' cannot be imported: {error}") from error

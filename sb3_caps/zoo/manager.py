@@ -1,0 +1,161 @@
+"""rl_zoo3's experiment manager, with what our algorithms need besides."""
+
+import argparse
+import inspect
+from pathlib import Path
+from typing import Any
+
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.vec_env import VecEnv
+
+from sb3_caps import PiecewiseLinear
+from sb3_caps.common.callbacks import HyperparameterLog, OptionMonitor
+from sb3_caps.common.extras import require
+from sb3_caps.zoo.algorithms import ALGORITHMS
+from sb3_caps.zoo.configs import entries, find_config, find_source, imported, make_source
+
+zoo_utils = require("rl_zoo3.utils", "zoo")
+exp_manager = require("rl_zoo3.exp_manager", "zoo")
+
+SCHEDULES = ("learning_rate", "exploration_schedule")
+
+
+class PolicyReuseManager(exp_manager.ExperimentManager):  # type: ignore[name-defined]
+    """
+    rl_zoo3's experiment manager, with source policies, piecewise linear schedules and variants of settings.
+
+    :param args: the arguments of the command
+    :param algo: the name of the algorithm
+    :param env_id: the environment
+    :param others: see rl_zoo3
+    :param variant: the variant of the settings
+    :param config: the file of the settings, found by itself when it is not given
+    :param kwargs: see rl_zoo3
+    """
+
+    env_name: Any
+
+    def __init__(
+        self,
+        args: argparse.Namespace,
+        algo: str,
+        env_id: str,
+        *others: Any,
+        variant: str | None = None,
+        config: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(args, algo, env_id, *others, config=config or find_config(algo, env_id), **kwargs)
+        self.variant = variant
+        self.exploration_schedule: PiecewiseLinear | None = None
+        self.source_folders = [Path(self.config).parent] if Path(self.config).is_file() else []
+
+    def read_hyperparameters(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        hyperparams, saved_hyperparams = self._read_variant()
+        if self._eval_env_kwargs_args is None:
+            # rl_zoo3 evaluates without the config's own `env_kwargs`
+            self.eval_env_kwargs = self.env_kwargs or hyperparams.get("env_kwargs", {})
+        if self.optimize_hyperparameters or self.trial_id is not None:
+            # Exploration is tuned by its numbers: a schedule would make these count for nothing
+            hyperparams.pop("exploration_schedule", None)
+        if self.continue_training and "source_policies" not in (self.custom_hyperparams or {}):
+            # The saved model brings its own
+            hyperparams.pop("source_policies", None)
+        given = hyperparams.get("source_policies")
+        if isinstance(given, (list, tuple)):
+            saved_hyperparams["source_policies"] = [self._found(entry) for entry in given]
+            made = [make_source(entry, self.log_folder, self.source_folders) for entry in given]
+            hyperparams["source_policies"] = made
+            print(f"Source policies: {[source.name for source in made]}")
+        if "callback" in hyperparams:
+            hyperparams["callback"] = _with_functions(hyperparams["callback"])
+        return hyperparams, saved_hyperparams
+
+    def _read_variant(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        if self.variant is None:
+            return super().read_hyperparameters()
+        env_name = self.env_name
+        entry = f"{env_name.gym_id}@{self.variant}"
+        if entry not in entries(Path(self.config)):
+            raise ValueError(f"There is no variant '{self.variant}' for {env_name.gym_id} in {self.config}.")
+        # The entry is looked up by this name
+        self.env_name = exp_manager.EnvironmentName(entry)
+        try:
+            return super().read_hyperparameters()
+        finally:
+            self.env_name = env_name
+
+    def _found(self, entry: Any) -> Any:
+        """The same source with the path of its model: the saved config means the same after further runs."""
+        if isinstance(entry, str):
+            return find_source(entry, self.log_folder, self.source_folders)
+        if isinstance(entry, dict) and isinstance(entry.get("source"), str):
+            return {**entry, "source": find_source(entry["source"], self.log_folder, self.source_folders)}
+        return entry
+
+    def _preprocess_schedules(self, hyperparams: dict[str, Any]) -> dict[str, Any]:
+        points = {key: hyperparams.pop(key) for key in SCHEDULES if isinstance(hyperparams.get(key), (list, tuple))}
+        hyperparams = super()._preprocess_schedules(hyperparams)
+        n_timesteps = self.n_timesteps if self.n_timesteps > 0 else int(hyperparams["n_timesteps"])
+        for key, pairs in points.items():
+            # YAML reads 1e-4 as text
+            schedule = PiecewiseLinear([(float(step), float(value)) for step, value in pairs])
+            hyperparams[key] = schedule.over(n_timesteps)
+        return hyperparams
+
+    def _preprocess_action_noise(
+        self, hyperparams: dict[str, Any], saved_hyperparams: dict[str, Any], env: VecEnv
+    ) -> dict[str, Any]:
+        hyperparams = super()._preprocess_action_noise(hyperparams, saved_hyperparams, env)
+        if self.algo not in ALGORITHMS:
+            # SB3's DQN has no such argument, but follows the schedule when it is set
+            self.exploration_schedule = hyperparams.pop("exploration_schedule", None)
+        classes = [cls for cls in zoo_utils.ALGOS[self.algo].__mro__ if "__init__" in vars(cls) and cls is not object]
+        known = {name for cls in classes for name in inspect.signature(cls.__init__).parameters}
+        unknown = sorted(set(hyperparams) - known)
+        if unknown:
+            raise ValueError(f"{self.algo} has no argument {', '.join(unknown)}: see {self.config} and -params.")
+        return hyperparams
+
+    def setup_experiment(self) -> tuple[BaseAlgorithm, dict[str, Any]] | None:
+        results = super().setup_experiment()
+        if results is not None and self.exploration_schedule is not None:
+            results[0].exploration_schedule = self.exploration_schedule
+        return results
+
+    def _load_pretrained_agent(self, hyperparams: dict[str, Any], env: VecEnv) -> BaseAlgorithm:
+        if "exploration_schedule" in hyperparams:
+            # `load` sets attributes, and this argument is kept under another name
+            hyperparams["given_exploration_schedule"] = hyperparams.pop("exploration_schedule")
+        return super()._load_pretrained_agent(hyperparams, env)
+
+    def create_callbacks(self) -> None:
+        super().create_callbacks()
+        if self.tensorboard_log is None or self.optimize_hyperparameters:
+            return
+        if not any(isinstance(callback, HyperparameterLog) for callback in self.callbacks):
+            self.callbacks.append(OptionMonitor() if self.algo == "caps" else HyperparameterLog())
+        for callback in self.callbacks:
+            if isinstance(callback, OptionMonitor) and callback.eval_env is None:
+                callback.eval_env = self.create_envs(1, eval_env=True)
+
+    def learn(self, model: BaseAlgorithm) -> None:
+        try:
+            super().learn(model)
+        except Exception:
+            # What was learned is worth keeping, whatever ended it
+            self.save_trained_model(model)
+            raise
+
+
+def _with_functions(callbacks: Any) -> list[Any]:
+    """The callbacks of a config, with the drawing functions that import strings stand for."""
+    result = []
+    for callback in callbacks if isinstance(callbacks, list) else [callbacks]:
+        if isinstance(callback, dict):
+            callback = {
+                name: {key: imported(value) if key == "draw" else value for key, value in (kwargs or {}).items()}
+                for name, kwargs in callback.items()
+            }
+        result.append(callback)
+    return result
