@@ -13,6 +13,7 @@ from sb3_caps.common.extras import require
 from sb3_caps.envs.monster_kong.env import HORIZON, MonsterKongEnv
 from sb3_caps.envs.monster_kong.level import GOALS
 from sb3_caps.envs.monster_kong.physics import DOWN, JUMP_UP, LEFT, NOOP, RIGHT, UP
+from sb3_caps.envs.monster_kong.sprites import PALETTE
 
 # One letter for each action in --actions; a number before it repeats it.
 ACTION_LETTERS = {"u": UP, "d": DOWN, "l": LEFT, "r": RIGHT, "j": JUMP_UP, "n": NOOP}
@@ -194,22 +195,28 @@ class Recorder:
 
         :return: the number of pictures
         """
-        images = [self._images.fromarray(picture) for picture in self.pictures]
         if self.path.suffix:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            # One palette for all pictures, so that still parts stay still.
-            palette = images[0].quantize(64)
-            frames = [image.quantize(palette=palette, dither=0) for image in images]
-            # The last picture stays for a second.
-            durations = [GIF_MILLISECONDS] * (len(frames) - 1) + [1000]
-            frames[0].save(
-                self.path, save_all=True, append_images=frames[1:], duration=durations, loop=0, optimize=True
-            )
+            self._save_gif()
         else:
             self.path.mkdir(parents=True, exist_ok=True)
-            for number, image in enumerate(images):
-                image.save(self.path / f"{number:05}.png")
-        return len(images)
+            for number, picture in enumerate(self.pictures):
+                self._images.fromarray(picture).save(self.path / f"{number:05}.png")
+        return len(self.pictures)
+
+    def _save_gif(self) -> None:
+        """With one palette for all pictures: the game has fewer than 256 colours, so none of them changes."""
+        # Weights that make one number of a colour, in the order of red, green, blue.
+        weights = np.array([65536, 256, 1])
+        palette = np.unique(np.concatenate([self.pictures[0].reshape(-1, 3), list(PALETTE.values())]), axis=0)
+        frames = []
+        for picture in self.pictures:
+            frame = self._images.fromarray(np.searchsorted(palette @ weights, picture @ weights).astype(np.uint8))
+            frame.putpalette(palette.astype(np.uint8).tobytes())
+            frames.append(frame)
+        # The last picture stays for a second.
+        durations = [GIF_MILLISECONDS] * (len(frames) - 1) + [1000]
+        frames[0].save(self.path, save_all=True, append_images=frames[1:], duration=durations, loop=0)
 
 
 def _record(env: MonsterKongEnv, recorder: Recorder | None) -> None:

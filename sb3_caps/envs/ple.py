@@ -163,7 +163,7 @@ class PLEEnv(gym.Env[npt.NDArray[Any], np.int64]):
             ple_class, games = _import_ple()
             self._game = getattr(games, self.game)(**self._game_kwargs)
             self._events = list(self._game.rewards)
-            self._ple = ple_class(
+            self.ple = ple_class(
                 self._game, fps=30, frame_skip=self._frame_skip, reward_values=self._reward_values(), rng=self._rng
             )
         # The display is one for the whole process: each game draws on a surface of its own instead.
@@ -228,8 +228,8 @@ class PLEEnv(gym.Env[npt.NDArray[Any], np.int64]):
         # Parts of some games keep the generator that they got first, so that one is seeded again.
         self._rng.seed(int(self.np_random.integers(2**32)))
         self._pygame.event.clear()
-        self._ple.reset_game()
-        self._ple.act(None)
+        self.ple.reset_game()
+        self.ple.act(None)
         self.steps = 0
         self._running = True
         if self.render_mode == "human":
@@ -247,10 +247,10 @@ class PLEEnv(gym.Env[npt.NDArray[Any], np.int64]):
             raise ResetNeeded("Call reset() before step(): there is no episode, or it has ended.")
         if action not in self.action_space:
             raise ValueError(f"Action {action!r} is out of range: pass an index of {self.action_meanings}.")
-        gained = self._ple.act(self._keys[int(action)])
+        gained = self.ple.act(self._keys[int(action)])
         self.steps += 1
         reward = self._reward(self._decode(gained)) if callable(self._reward) else gained
-        terminated = bool(self._ple.game_over())
+        terminated = bool(self.ple.game_over())
         truncated = self.horizon is not None and self.steps >= self.horizon and not terminated
         self._running = not (terminated or truncated)
         if self.render_mode == "human":

@@ -21,7 +21,7 @@ TILES = {
 }
 SETTINGS = ("a", "b")
 # A map of 48 by 48 tiles still has fewer than a million states.
-MIN_SIZE, MAX_SIZE = 4, 48
+MIN_SIZE, MAX_SIZE = 3, 48
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,12 @@ The dynamics are deterministic and the positions are integers, so the states tha
 finite. They are enumerated once for each map and kept on disk; a step of the game is then one look-up.
 """
 
+import hashlib
 import os
 import tempfile
 from dataclasses import dataclass, fields
 from functools import lru_cache
+from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +20,8 @@ from sb3_caps.envs.monster_kong import physics
 from sb3_caps.envs.monster_kong.level import GOALS, Level, load_level
 from sb3_caps.envs.monster_kong.physics import ACTIONS, MAX_FALL, TILE, WALK, Body, IntArray
 
-# Part of the name of a cached table: raise it whenever the dynamics or the fields below change.
-TABLE_VERSION = 1
+# What a table is made by: part of the name of a cached one, so that one made by other rules is never read.
+MODULES = ("level.py", "physics.py", "table.py")
 
 
 @dataclass(frozen=True)
@@ -165,6 +167,12 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sb3_caps"
 
 
+@lru_cache(maxsize=1)
+def _rules_key() -> str:
+    folder = resources.files("sb3_caps.envs.monster_kong")
+    return hashlib.sha256(b"".join((folder / name).read_bytes() for name in MODULES)).hexdigest()[:16]
+
+
 @lru_cache(maxsize=8)
 def state_table(setting: str | Path) -> StateTable:
     """
@@ -174,7 +182,7 @@ def state_table(setting: str | Path) -> StateTable:
     :return: its states
     """
     level = load_level(setting)
-    file = cache_folder() / f"monster_kong_{TABLE_VERSION}_{level.key}.npz"
+    file = cache_folder() / f"monster_kong_{_rules_key()}_{level.key}.npz"
     table = _read(file)
     if table is None:
         table = enumerate_states(level)
