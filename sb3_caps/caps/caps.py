@@ -9,11 +9,11 @@ from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.noise import ActionNoise
 from stable_baselines3.common.policies import BasePolicy
-from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule, TensorDict
+from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
 from stable_baselines3.common.utils import obs_as_tensor
 from torch.nn import functional as F
 
-from sb3_caps.caps.policies import CAPSPolicy, CnnPolicy, Execution, MlpPolicy, MultiInputPolicy, OptionState
+from sb3_caps.caps.policies import CAPSPolicy, CnnPolicy, Execution, MlpPolicy, MultiInputPolicy, OptionState, part
 from sb3_caps.caps.targets import option_targets
 from sb3_caps.common.base import PolicyReuseAlgorithm
 from sb3_caps.common.buffers import OptionActions, OptionReplayBuffer
@@ -289,27 +289,25 @@ class CAPS(PolicyReuseAlgorithm):
         self._update_learning_rate(self.policy.optimizer)
 
         losses = []
+        parameters = list(self.q_net.parameters())
         for _ in range(gradient_steps):
             data = self.replay_buffer.sample(batch_size, env=self._vec_normalize_env)
             length, n_sequences = data.mask.shape
             n_steps = length * n_sequences
-            hidden = self.policy.hidden(_states(data.observations, 0, n_steps))
+            shape = (length, n_sequences, len(self.options))
+            hidden = self.policy.hidden_of_sequences(data.observations, n_steps)
             values = self.policy.values(hidden)
             with th.no_grad():
-                # The successor of a step is the next step of its sequence: only the last ones need a pass of their own
-                next_hidden = self.policy.hidden(_states(data.observations, n_steps, n_steps + n_sequences))
-                next_hidden = th.cat([hidden[n_sequences:], next_hidden])
-                next_values = self.q_net_target(_states(data.observations, n_sequences, n_steps + n_sequences))
-                shape = (length, n_sequences, len(self.options))
+                # The successor of a step is the next step of its sequence, so one pass of each network serves both
                 targets = option_targets(
                     data,
                     self.gamma,
-                    next_greedy=self.policy.values(next_hidden).argmax(dim=1).reshape(shape[:2]),
-                    next_values=next_values.reshape(shape),
-                    next_terminations=self.policy.terminations(next_hidden).reshape(shape),
+                    next_greedy=values[n_sequences:].argmax(dim=1).reshape(shape[:2]),
+                    next_values=self.q_net_target(part(data.observations, n_sequences)).reshape(shape),
+                    next_terminations=self.policy.terminations(hidden[n_sequences:]).reshape(shape),
                 )
             # Huber loss (less sensitive to outliers), of every option that agreed with the action taken
-            errors = F.smooth_l1_loss(values.reshape(shape), targets, reduction="none")
+            errors = F.smooth_l1_loss(values[:n_steps].reshape(shape), targets, reduction="none")
             loss = (errors * (data.agreements & data.mask[..., None])).sum() / data.mask.sum()
             losses.append(loss.item())
 
@@ -317,7 +315,7 @@ class CAPS(PolicyReuseAlgorithm):
             self.policy.optimizer.zero_grad()
             loss.backward()
             # Clip gradient norm
-            th.nn.utils.clip_grad_norm_(self.q_net.parameters(), self.max_grad_norm)
+            th.nn.utils.clip_grad_norm_(parameters, self.max_grad_norm)
             self.policy.optimizer.step()
 
         # Increase update counter
@@ -357,10 +355,3 @@ class CAPS(PolicyReuseAlgorithm):
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
         return ["policy", "policy.optimizer", "policy.termination_optimizer"], []
-
-
-def _states(observations: th.Tensor | TensorDict, start: int, stop: int) -> th.Tensor | TensorDict:
-    """Part of a batch of observations."""
-    if isinstance(observations, dict):
-        return {key: value[start:stop] for key, value in observations.items()}
-    return observations[start:stop]

@@ -9,10 +9,13 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, Combine
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from stable_baselines3.dqn.policies import DQNPolicy, QNetwork
 from torch import nn
+from torch.nn.modules.conv import _ConvNd
 
 from sb3_caps.common.options import OptionSet, SourceStates
 
 Execution: TypeAlias = Literal["call-and-return", "interrupting"]
+# Arguments of Adam that exclude its fused implementation, or choose it
+ADAM_VARIANTS = {"fused", "foreach", "capturable", "differentiable"}
 # The active option of each environment, and what recurrent sources remember.
 OptionState: TypeAlias = tuple[np.ndarray, SourceStates]
 
@@ -53,8 +56,13 @@ class CAPSPolicy(DQNPolicy):
         self.execution = execution
         self.options = options if options is not None else OptionSet(None, observation_space, action_space)
         super().__init__(observation_space, action_space, lr_schedule, *args, **kwargs)
+        # Where a pass is all overhead, one more costs as much as the first: not so with convolutions
+        self.is_small = not any(isinstance(module, _ConvNd) for module in self.q_net.modules())
 
     def _build(self, lr_schedule: Schedule) -> None:
+        # One call for all parameters takes a third of a gradient step off
+        if self.optimizer_class in (th.optim.Adam, th.optim.AdamW) and not self.optimizer_kwargs.keys() & ADAM_VARIANTS:
+            self.optimizer_kwargs = {**self.optimizer_kwargs, "fused": True}
         super()._build(lr_schedule)
         values = self.q_net.q_net[-1]
         assert isinstance(values, nn.Linear)
@@ -87,6 +95,21 @@ class CAPSPolicy(DQNPolicy):
         for layer in list(self.q_net.q_net)[:-1]:
             hidden = layer(hidden)
         return hidden
+
+    def hidden_of_sequences(self, obs: PyTorchObs, n_steps: int) -> th.Tensor:
+        """
+        The last hidden layer along sequences: in their steps with gradients, in their last successors without
+        (where a gradient costs nothing, it is left to the caller not to use it).
+
+        :param obs: Observations, those of the steps first
+        :param n_steps: Number of steps
+        :return: the representation of all states
+        """
+        if self.is_small:
+            return self.hidden(obs)
+        hidden = self.hidden(part(obs, 0, n_steps))
+        with th.no_grad():
+            return th.cat([hidden, self.hidden(part(obs, n_steps))])
 
     def values(self, hidden: th.Tensor) -> th.Tensor:
         """
@@ -253,3 +276,15 @@ def _with_batch_axis(observation: np.ndarray | dict[str, np.ndarray]) -> np.ndar
     if isinstance(observation, dict):
         return {key: np.asarray(value)[None] for key, value in observation.items()}
     return np.asarray(observation)[None]
+
+
+def part(observations: PyTorchObs, start: int, stop: int | None = None) -> PyTorchObs:
+    """
+    :param observations: a batch of them
+    :param start: the first one to return
+    :param stop: the first one not to return, None for all
+    :return: part of the batch
+    """
+    if isinstance(observations, dict):
+        return {key: value[start:stop] for key, value in observations.items()}
+    return observations[start:stop]

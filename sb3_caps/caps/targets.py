@@ -29,7 +29,8 @@ def option_targets(
     :return: the target of every option, of which those that agree with the action taken are to be learned
     """
     best = next_greedy[..., None]
-    discounts = gamma * (~data.dones).float()
+    rewards = data.rewards[..., None]
+    discounts = th.where(data.dones, 0.0, gamma)[..., None]
     targets = th.empty_like(next_values)
     length = len(next_values)
     for t in reversed(range(length)):
@@ -37,7 +38,6 @@ def option_targets(
         if t + 1 < length:
             follows = data.agreements[t + 1] & data.mask[t + 1, :, None]
             values = th.where(follows, targets[t + 1], values)
-        beta = next_terminations[t]
-        continuation = (1 - beta) * values + beta * values.gather(1, best[t])
-        targets[t] = data.rewards[t, :, None] + discounts[t, :, None] * continuation
+        continuation = th.lerp(values, values.gather(1, best[t]), next_terminations[t])
+        th.addcmul(rewards[t], discounts[t], continuation, out=targets[t])
     return targets
