@@ -114,7 +114,8 @@ def run(level: Level, column: int, row: int, letters: str) -> list[tuple[float, 
     places = []
     for letter in letters:
         body = physics.step(level, body, np.array(["udlrjn".index(letter)]))
-        places.append(tuple(float(array[0]) / UNITS for array in body))
+        x, y, velocity = (float(array[0]) / UNITS for array in body)
+        places.append((x, y, velocity))
     return places
 
 
