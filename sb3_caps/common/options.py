@@ -7,7 +7,9 @@ from typing import Any, TypeAlias
 import cloudpickle
 import numpy as np
 from gymnasium import spaces
+from stable_baselines3.common.policies import BasePolicy
 
+from sb3_caps.common.networks import ArrayStack, TensorStack, architecture, stack_of
 from sb3_caps.common.sources import ObservationNormalizer, Observations, SourcePolicy, SourceState, as_source
 
 SourceStates: TypeAlias = tuple[SourceState, ...]
@@ -41,6 +43,7 @@ class OptionSet:
         self.names = _unique_names(self.sources, [f"action_{action}" for action in range(self.n_actions)])
         # The learner's normalisation, undone for the sources: they know the environment's own observations.
         self.normalizer: ObservationNormalizer | None = None
+        self._stacks: list[tuple[list[int], ArrayStack | TensorStack]] | None = None
 
     @property
     def n_sources(self) -> int:
@@ -71,12 +74,32 @@ class OptionSet:
         n_envs = len(episode_starts)
         actions = np.empty((n_envs, len(self)), dtype=np.int64)
         actions[:, self.n_sources :] = np.arange(self.n_actions)
-        next_states = []
-        for i, source in enumerate(self.sources):
-            source_actions, state = source.actions(observations, states[i], episode_starts)
+        if self._stacks is None:
+            self._stacks = self._stacked_sources()
+        alone = set(range(self.n_sources))
+        for members, stack in self._stacks:
+            assert isinstance(observations, np.ndarray)
+            actions[:, members] = stack.greatest(observations).T
+            alone.difference_update(members)
+        next_states = list(states)
+        for i in sorted(alone):
+            source_actions, next_states[i] = self.sources[i].actions(observations, states[i], episode_starts)
             actions[:, i] = self._checked(source_actions, self.names[i], n_envs)
-            next_states.append(state)
         return actions, tuple(next_states)
+
+    def _stacked_sources(self) -> list[tuple[list[int], ArrayStack | TensorStack]]:
+        """The sources that are plain networks, those of one architecture together."""
+        groups: dict[str, dict[int, BasePolicy]] = {}
+        for i, source in enumerate(self.sources):
+            network = source.network
+            key = None if network is None else architecture(network)
+            if network is not None and key is not None:
+                groups.setdefault(key, {})[i] = network
+        return [(list(group), stack_of(list(group.values()))) for group in groups.values()]
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The stacks hold the sources' parameters a second time
+        return {**self.__dict__, "_stacks": None}
 
     def as_emitted(self, observations: Observations, normalized: bool = False) -> Observations:
         """

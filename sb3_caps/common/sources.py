@@ -101,6 +101,12 @@ class SourcePolicy:
         """The network behind this source, None for a callable."""
         return self.act.policy if isinstance(self.act, _PolicyAct) else None
 
+    @property
+    def network(self) -> BasePolicy | None:
+        """The network behind this source if it sees observations and gives actions just as they are."""
+        mapped = self.observation_map is not None or self.action_map is not None
+        return None if mapped or getattr(self.act, "normalizer", None) is not None else self.policy
+
     def actions(
         self, observations: Observations, state: SourceState, episode_starts: np.ndarray
     ) -> tuple[np.ndarray, SourceState]:

@@ -1,0 +1,199 @@
+"""
+Small networks without the overhead of torch, and networks of one architecture evaluated together.
+
+For one observation an operation of torch on a layer of 64 units takes longer to start than to compute; numpy starts
+sooner. Networks of one architecture become one: their layers are stacked, so that 16 of them start as many operations
+as one does, and read their weights in one go.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
+from stable_baselines3.common.preprocessing import is_image_space, maybe_transpose, preprocess_obs
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, FlattenExtractor, NatureCNN
+from stable_baselines3.common.utils import obs_as_tensor
+from stable_baselines3.dqn.policies import DQNPolicy
+from torch import nn
+from torch.nn import functional as F
+
+ARRAY_ACTIVATIONS: dict[type[nn.Module], Callable[[np.ndarray], np.ndarray]] = {
+    nn.ReLU: lambda values: np.maximum(values, 0, out=values),
+    nn.Tanh: lambda values: np.tanh(values, out=values),
+}
+ELEMENTWISE = (nn.ReLU, nn.Tanh, nn.ELU, nn.LeakyReLU, nn.SiLU, nn.GELU, nn.Sigmoid)
+
+
+def layers_of(policy: BasePolicy) -> list[nn.Module] | None:
+    """
+    The layers from preprocessed observations to the numbers whose greatest is the deterministic action.
+
+    :param policy: an SB3 policy
+    :return: its layers in order, None for a policy that is more than that
+    """
+    # Subclasses may do anything in between, so only these very classes
+    if type(policy).__module__ == DQNPolicy.__module__ and isinstance(policy, DQNPolicy):
+        extractor = feature_layers(policy.q_net.features_extractor)
+        head = list(policy.q_net.q_net)
+    elif type(policy).__module__ == ActorCriticPolicy.__module__ and isinstance(policy, ActorCriticPolicy):
+        extractor = feature_layers(policy.pi_features_extractor)
+        head = [*policy.mlp_extractor.policy_net, policy.action_net]
+    else:
+        return None
+    layers = [] if extractor is None else [*extractor, *head]
+    known = (nn.Linear, nn.Conv2d, nn.Flatten, *ELEMENTWISE)
+    return layers if layers and all(isinstance(layer, known) for layer in layers) else None
+
+
+def feature_layers(extractor: BaseFeaturesExtractor) -> list[nn.Module] | None:
+    """
+    :param extractor: a features extractor
+    :return: its layers in order, None for one that is not known
+    """
+    if type(extractor) is FlattenExtractor:
+        return [extractor.flatten]
+    if type(extractor) is NatureCNN:
+        return [*extractor.cnn, *extractor.linear]
+    return None
+
+
+def runs_as_arrays(layers: Sequence[nn.Module] | None, space: spaces.Space) -> bool:
+    """
+    :param layers: a network
+    :param space: the observations that it takes
+    :return: whether ``Arrays`` can evaluate it
+    """
+    if layers is None or not isinstance(space, (spaces.Box, spaces.Discrete)) or is_image_space(space):
+        return False
+    known = (nn.Linear, nn.Flatten, *ARRAY_ACTIVATIONS)
+    on_cpu = all(parameter.device.type == "cpu" for layer in layers for parameter in layer.parameters())
+    return on_cpu and all(type(layer) in known for layer in layers)
+
+
+def as_inputs(observations: np.ndarray, space: spaces.Space) -> np.ndarray:
+    """
+    What SB3's ``preprocess_obs`` and ``FlattenExtractor`` do, for a batch of vectors or numbers.
+
+    :param observations: a batch of observations
+    :param space: their space
+    :return: the inputs of a network, of shape (batch, inputs)
+    """
+    if isinstance(space, spaces.Discrete):
+        inputs = np.zeros((len(observations), int(space.n)), dtype=np.float32)
+        inputs[np.arange(len(observations)), observations.reshape(-1)] = 1
+        return inputs
+    return observations.reshape(len(observations), -1).astype(np.float32)
+
+
+def run_as_arrays(layers: Sequence[nn.Module], inputs: np.ndarray) -> np.ndarray:
+    """
+    Evaluate a network without torch, with the parameters that it has now.
+
+    :param layers: a network that ``runs_as_arrays``
+    :param inputs: of shape (batch, inputs)
+    :return: its outputs
+    """
+    values = inputs
+    for layer in layers:
+        if isinstance(layer, nn.Linear):
+            values = values @ layer.weight.detach().numpy().T + layer.bias.detach().numpy()
+        elif not isinstance(layer, nn.Flatten):
+            values = ARRAY_ACTIVATIONS[type(layer)](values)
+    return values
+
+
+class ArrayStack:
+    """
+    Networks of one architecture that ``runs_as_arrays``, with the parameters that they have now.
+
+    :param networks: their layers
+    :param space: the observations that they take
+    """
+
+    def __init__(self, networks: Sequence[Sequence[nn.Module]], space: spaces.Space) -> None:
+        self.space = space
+        self.layers: list[tuple[np.ndarray, np.ndarray] | Callable[[np.ndarray], np.ndarray]] = []
+        for layers in zip(*networks, strict=True):
+            if isinstance(layers[0], nn.Linear):
+                weights = np.stack([layer.weight.detach().numpy().T for layer in layers])
+                self.layers.append((weights, np.stack([layer.bias.detach().numpy()[None] for layer in layers])))
+            elif not isinstance(layers[0], nn.Flatten):
+                self.layers.append(ARRAY_ACTIVATIONS[type(layers[0])])
+
+    def greatest(self, observations: np.ndarray) -> np.ndarray:
+        """:return: for each network and observation, which output is the greatest"""
+        values = as_inputs(observations, self.space)
+        for layer in self.layers:
+            values = values @ layer[0] + layer[1] if isinstance(layer, tuple) else layer(values)
+        return values.argmax(axis=-1)
+
+
+class TensorStack:
+    """
+    Networks of one architecture, convolutions included, with the parameters that they have now.
+
+    :param networks: their layers
+    :param space: the observations that they take
+    :param normalize_images: whether images are divided by 255
+    """
+
+    def __init__(self, networks: Sequence[Sequence[nn.Module]], space: spaces.Space, normalize_images: bool) -> None:
+        self.space, self.normalize_images, self.size = space, normalize_images, len(networks)
+        self.device = next(networks[0][-1].parameters()).device
+        self.layers: list[tuple[nn.Module, tuple[th.Tensor, ...]]] = []
+        for layers in zip(*networks, strict=True):
+            parameters: tuple[th.Tensor, ...] = ()
+            if isinstance(layers[0], nn.Linear):
+                weights = th.stack([layer.weight.detach().T for layer in layers])
+                parameters = (weights, th.stack([layer.bias.detach()[None] for layer in layers]))
+            elif isinstance(layers[0], nn.Conv2d):
+                # The channels of all networks side by side
+                parameters = (th.cat([layer.weight for layer in layers]), th.cat([layer.bias for layer in layers]))
+            self.layers.append((layers[0], tuple(parameter.detach() for parameter in parameters)))
+
+    @th.no_grad()
+    def greatest(self, observations: np.ndarray) -> np.ndarray:
+        """:return: for each network and observation, which output is the greatest"""
+        observations = maybe_transpose(observations, self.space)
+        tensor = preprocess_obs(obs_as_tensor(observations, self.device), self.space, self.normalize_images)
+        assert isinstance(tensor, th.Tensor)
+        side_by_side = 1
+        for layer, parameters in self.layers:
+            if isinstance(layer, nn.Conv2d):
+                # All first layers see the same image; from then on each network has its own channels
+                weights, biases = parameters
+                tensor = F.conv2d(tensor, weights, biases, layer.stride, groups=side_by_side)
+                side_by_side = self.size
+            elif isinstance(layer, nn.Flatten):
+                tensor = tensor.reshape(len(tensor), side_by_side, -1).transpose(0, 1).expand(self.size, -1, -1)
+            elif isinstance(layer, nn.Linear):
+                weights, biases = parameters
+                tensor = th.baddbmm(biases, tensor, weights)
+            else:
+                tensor = layer(tensor)
+        return tensor.argmax(dim=-1).cpu().numpy()
+
+
+def stack_of(policies: Sequence[BasePolicy]) -> ArrayStack | TensorStack:
+    """
+    :param policies: policies with the same ``architecture``
+    :return: their networks as one
+    """
+    networks = [layers_of(policy) or [] for policy in policies]
+    space = policies[0].observation_space
+    if runs_as_arrays(networks[0], space):
+        return ArrayStack(networks, space)
+    return TensorStack(networks, space, policies[0].normalize_images)
+
+
+def architecture(policy: BasePolicy) -> str | None:
+    """
+    :param policy: an SB3 policy
+    :return: the same for policies that can be evaluated together, None for one that has to go by itself
+    """
+    layers = layers_of(policy)
+    if layers is None or not isinstance(policy.action_space, spaces.Discrete):
+        return None
+    return f"{layers} {policy.observation_space} {policy.normalize_images} {policy.device}"
