@@ -1,7 +1,7 @@
 """The grid world as a Gymnasium environment."""
 
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -52,7 +52,7 @@ class GridEnv(gym.Env[np.int64, np.int64]):
     :param render_mode: `"rgb_array"`, `"human"` (a pygame window) or None
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array", "human"], "render_fps": 8}
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array", "human"], "render_fps": 8}  # noqa: RUF012, the type is Gymnasium's
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class GridEnv(gym.Env[np.int64, np.int64]):
             self._show()
         return observation, float(terminated), terminated, truncated, self._info()
 
-    def render(self) -> np.ndarray | None:  # type: ignore[override]
+    def render(self) -> np.ndarray | None:
         if not self._trail:
             raise ResetNeeded("call reset() before render(): there is no agent yet")
         if self.render_mode is None:

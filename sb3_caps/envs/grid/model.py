@@ -152,7 +152,8 @@ class Evaluator:
         :return: the expected discounted number of visits to each part in an episode
         """
         probabilities, targets = self._chain(policy)
-        now, total = self.start, np.zeros(len(self.start))
+        now: np.ndarray = self.start
+        total = np.zeros(len(self.start))
         for step in range(self.horizon):
             total += self.gamma**step * now
             now = np.bincount(targets.ravel(), (now[:, None] * probabilities).ravel(), minlength=len(now))
