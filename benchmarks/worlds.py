@@ -15,6 +15,10 @@ import gymnasium as gym
 import numpy as np
 
 import sb3_caps.envs  # noqa: F401  registers the environments
+from sb3_caps.envs.monster_kong import TASKS
+from sb3_caps.envs.monster_kong.env import HORIZON
+from sb3_caps.envs.monster_kong.physics import ACTIONS
+from sb3_caps.envs.monster_kong.planner import Plan, plan
 from sb3_caps.envs.monster_kong.vec_env import MonsterKongVecEnv
 from sb3_caps.envs.ple import PLEEnv, preprocess
 
@@ -144,14 +148,51 @@ def table(results: list[Measurement]) -> str:
     return "\n".join(lines)
 
 
+def task_table(episodes: int = 20_000) -> str:
+    """
+    :param episodes: of the random policy, for each task
+    :return: what the optimal and the random policy reach in each Monster Kong task, in Markdown
+    """
+    lines = [
+        "| id | map | goal | optimum (γ = 0.99) | mean steps | most steps | random policy |",
+        "| --- | --- | --- | ---: | ---: | ---: | ---: |",
+    ]
+    for name, (setting, goal) in TASKS.items():
+        solution = plan(setting, goal)
+        fewest = solution.steps[solution.starts]
+        lines.append(
+            f"| `sb3_caps/{name}-v0` | {setting} | {goal} | {solution.optimum():.3f} | {fewest.mean():.0f} "
+            f"| {fewest.max()} | {100 * random_success(solution, episodes):.1f}% |"
+        )
+    return "\n".join(lines)
+
+
+def random_success(solution: Plan, episodes: int) -> float:
+    """
+    :param solution: a task
+    :param episodes: how many to play
+    :return: the share of them in which uniformly random actions reach the goal
+    """
+    table, generator = solution.table, np.random.default_rng(0)
+    reached = table.reached(solution.goal)
+    states = generator.choice(solution.starts, episodes)
+    running, found = np.ones(episodes, dtype=bool), np.zeros(episodes, dtype=bool)
+    for _ in range(HORIZON):
+        states = table.successors[states, generator.integers(len(ACTIONS), size=episodes)]
+        found |= running & reached[states]
+        running &= ~(found | table.spiked[states])
+    return float(found.mean())
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--n-envs", type=int, default=256, help="games of a batch (default: 256)")
     parser.add_argument("--scale", type=float, default=1.0, help="multiplies the number of steps (default: 1)")
     parser.add_argument("--rounds", type=int, default=5, help="rounds, of which the best counts (default: 5)")
+    parser.add_argument("--tasks", action="store_true", help="tell how hard the tasks of Monster Kong are instead")
     args = parser.parse_args()
-    print(table(measure(args.n_envs, args.scale, args.rounds)))
+    print(task_table() if args.tasks else table(measure(args.n_envs, args.scale, args.rounds)))
 
 
 if __name__ == "__main__":

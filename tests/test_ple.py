@@ -12,6 +12,8 @@ from stable_baselines3.common.env_checker import check_env as check_sb3
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 import sb3_caps.envs  # noqa: F401  registers the environments
+from sb3_caps.envs.monster_kong.level import Level
+from sb3_caps.envs.monster_kong.physics import ACTIONS, TILE, UNITS, Body, step
 from sb3_caps.envs.ple import GAMES, PLEEnv, preprocess
 
 # Its code uses a name that NumPy has removed.
@@ -177,3 +179,28 @@ def test_wrong_calls_are_refused() -> None:
         preprocess(env, stack=0)
     with pytest.raises(ValueError, match="for screens"):
         preprocess(PLEEnv("Pong", "state"))
+
+
+@needs_ple
+def test_our_monster_kong_walks_and_jumps_like_ples() -> None:
+    env = PLEEnv("MonsterKong", "gray")
+    env.reset(seed=0)
+    player = env.ple.game.newGame.Players[0]
+    for _ in range(30):  # it starts a little above the floor
+        env.step(env.action_meanings.index("no-op"))
+
+    def moves(names: list[str]) -> list[tuple[float, float]]:
+        places = [player.getPosition()]
+        for name in names:
+            env.step(env.action_meanings.index(name))
+            places.append(player.getPosition())
+        return [(x - places[0][0], y - places[0][1]) for x, y in places[1:]]
+
+    level = Level("\n".join(["#" * 12, *["#..........#"] * 4, "#P.........#", "#" * 12]))
+    body = Body(np.array([5 * TILE]), np.array([5 * TILE]), np.array([0]))
+    # Up to where PLE lands: it lets the agent sink into the floor first and puts it back a step later.
+    names = ["left", "right", "jump", *["right"] * 5, *["no-op"] * 11]
+    for theirs, name in zip(moves(names), names, strict=True):
+        body = step(level, body, np.array([ACTIONS.index(name)]))
+        ours = ((body.x[0] - 5 * TILE) / UNITS, (body.y[0] - 5 * TILE) / UNITS)
+        assert ours == pytest.approx(theirs)
