@@ -12,7 +12,7 @@ from sb3_caps.envs.monster_kong import physics
 from sb3_caps.envs.monster_kong.level import GOALS, SETTINGS, Level, load_level
 from sb3_caps.envs.monster_kong.physics import ACTIONS, TILE, UNITS, Body
 from sb3_caps.envs.monster_kong.planner import UNREACHABLE, plan, steps_to
-from sb3_caps.envs.monster_kong.table import StateTable, enumerate_states, state_table
+from sb3_caps.envs.monster_kong.table import StateTable, enumerate_states, state_table, table_of
 from tests.kong_reference import Agent, in_bricks, reference_step, touches_spike
 
 ROOM = """
@@ -260,10 +260,10 @@ def test_enumeration_finds_tens_of_thousands_of_states() -> None:
 
 def test_table_is_kept_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SB3_CAPS_CACHE", str(tmp_path / "new" / "folder"))
-    state_table.cache_clear()
+    table_of.cache_clear()
     made = state_table(ROOM)
     (file,) = (tmp_path / "new" / "folder").iterdir()
-    state_table.cache_clear()
+    table_of.cache_clear()
     written = file.stat().st_mtime_ns
     loaded = state_table(ROOM)
     assert loaded is not made
@@ -271,7 +271,7 @@ def test_table_is_kept_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert file.stat().st_mtime_ns == written
 
     file.write_bytes(b"damaged")
-    state_table.cache_clear()
+    table_of.cache_clear()
     np.testing.assert_array_equal(state_table(ROOM).successors, made.successors)
     assert file.stat().st_size > 1000
 
@@ -279,7 +279,7 @@ def test_table_is_kept_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_a_cache_that_cannot_be_written_is_done_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("not a folder")
     monkeypatch.setenv("SB3_CAPS_CACHE", str(tmp_path / "file"))
-    state_table.cache_clear()
+    table_of.cache_clear()
     assert len(state_table(ROOM)) > 100
 
 
@@ -321,3 +321,7 @@ def test_a_map_may_come_from_a_file(tmp_path: Path) -> None:
     path.write_text(ROOM)
     assert load_level(path).name == "room"
     assert load_level(str(path)).objects == load_level(ROOM).objects
+    solved = plan(path, "princess")
+    path.write_text(ROOM.replace("D..", "..D"))
+    assert load_level(path).objects["diamond"] == (8, 3)
+    assert plan(path, "princess") is not solved

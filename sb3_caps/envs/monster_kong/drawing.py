@@ -1,15 +1,14 @@
 """Pictures of Monster Kong: at full size for people, and the small gray ones that the agent sees."""
 
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from sb3_caps.envs.monster_kong.level import Level, load_level
+from sb3_caps.envs.monster_kong.level import Level, Setting, load_level
 from sb3_caps.envs.monster_kong.physics import CLIMB, TILE_PIXELS, UNITS, WALK
 from sb3_caps.envs.monster_kong.sprites import POSES, sprites
-from sb3_caps.envs.monster_kong.table import StateTable, state_table
+from sb3_caps.envs.monster_kong.table import StateTable, table_of
 from sb3_caps.envs.resizing import area_weights, resize_area
 
 OBSERVATION_SIZE = 84
@@ -150,10 +149,14 @@ class Painter:
         return patches
 
 
-@lru_cache(maxsize=8)
-def painter(setting: str | Path) -> Painter:
+def painter(setting: Setting) -> Painter:
     """
     :param setting: see ``load_level``
     :return: what draws this map
     """
-    return Painter(load_level(setting), state_table(setting))
+    return _painter_of(load_level(setting))
+
+
+@lru_cache(maxsize=8)
+def _painter_of(level: Level) -> Painter:
+    return Painter(level, table_of(level))

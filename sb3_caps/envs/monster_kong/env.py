@@ -1,6 +1,5 @@
 """Monster Kong as a Gymnasium environment."""
 
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -11,7 +10,7 @@ from gymnasium.error import ResetNeeded
 
 from sb3_caps.common.extras import require
 from sb3_caps.envs.monster_kong.drawing import painter
-from sb3_caps.envs.monster_kong.level import load_level
+from sb3_caps.envs.monster_kong.level import Setting, load_level
 from sb3_caps.envs.monster_kong.observations import observer
 from sb3_caps.envs.monster_kong.physics import ACTIONS
 from sb3_caps.envs.monster_kong.planner import plan
@@ -77,7 +76,7 @@ class MonsterKongEnv(gym.Env[npt.NDArray[Any], np.int64]):
 
     def __init__(
         self,
-        setting: str | Path = "a",
+        setting: Setting = "a",
         goal: str = "princess",
         observation: str = "pixels",
         horizon: int = HORIZON,
@@ -93,12 +92,12 @@ class MonsterKongEnv(gym.Env[npt.NDArray[Any], np.int64]):
         self.horizon = horizon
         self.render_mode = render_mode
         self.level = load_level(setting)
-        self.observer = observer(setting, observation)
+        self.observer = observer(self.level, observation)
         self.observation_space = self.observer.space
         self.action_space = spaces.Discrete(len(ACTIONS))
 
         # Solving the task checks that every start can reach the goal.
-        self.plan = plan(setting, goal)
+        self.plan = plan(self.level, goal)
         self.table = self.plan.table
         self._starts = self.plan.starts
         # A memoryview gives plain integers, several times faster than indexing an array.
@@ -200,7 +199,7 @@ class MonsterKongEnv(gym.Env[npt.NDArray[Any], np.int64]):
         """The game at full size, whatever the render mode."""
         if self.state < 0:
             raise ResetNeeded("Call reset() before render().")
-        return painter(self.setting).full(self.state)
+        return painter(self.level).full(self.state)
 
     def _show(self, picture: npt.NDArray[np.uint8]) -> None:
         pygame = require("pygame", "games")

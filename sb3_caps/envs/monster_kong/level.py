@@ -2,7 +2,6 @@
 
 import hashlib
 from dataclasses import dataclass, field
-from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 
@@ -116,14 +115,19 @@ class Level:
         return goal
 
 
-@lru_cache(maxsize=32)
-def load_level(setting: str | Path) -> Level:
+Setting = str | Path | Level
+
+
+def load_level(setting: Setting) -> Level:
     """
     Load a map and check it.
 
-    :param setting: ``"a"`` or ``"b"`` (the paper's two settings), the path of a text file, or the text of a map
+    :param setting: ``"a"`` or ``"b"`` (the paper's two settings), the path of a text file, the text of a map, or a map
+        that was loaded before
     :return: the map
     """
+    if isinstance(setting, Level):
+        return setting
     text = str(setting)
     if text in SETTINGS:
         maps = resources.files("sb3_caps.envs.monster_kong") / "maps"

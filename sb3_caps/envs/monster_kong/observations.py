@@ -1,7 +1,6 @@
 """What the agent of Monster Kong observes, and which state an observation shows."""
 
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -9,9 +8,9 @@ import numpy.typing as npt
 from gymnasium import spaces
 
 from sb3_caps.envs.monster_kong.drawing import OBSERVATION_SIZE, Painter, painter
-from sb3_caps.envs.monster_kong.level import Level, load_level
+from sb3_caps.envs.monster_kong.level import Level, Setting, load_level
 from sb3_caps.envs.monster_kong.physics import MAX_FALL, TILE, Body
-from sb3_caps.envs.monster_kong.table import StateTable, state_table
+from sb3_caps.envs.monster_kong.table import StateTable, table_of
 
 OBSERVATIONS = ("pixels", "features")
 # Waves over the map: a network tells neighbouring places apart sooner than from two coordinates alone.
@@ -127,15 +126,19 @@ class PixelObserver:
         return images
 
 
-@lru_cache(maxsize=16)
-def observer(setting: str | Path, observation: str) -> FeatureObserver | PixelObserver:
+def observer(setting: Setting, observation: str) -> FeatureObserver | PixelObserver:
     """
     :param setting: see ``load_level``
     :param observation: ``"pixels"`` or ``"features"``
     :return: what makes observations of this kind
     """
+    return _observer_of(load_level(setting), observation)
+
+
+@lru_cache(maxsize=16)
+def _observer_of(level: Level, observation: str) -> FeatureObserver | PixelObserver:
     if observation == "features":
-        return FeatureObserver(load_level(setting), state_table(setting))
+        return FeatureObserver(level, table_of(level))
     if observation == "pixels":
-        return PixelObserver(painter(setting))
+        return PixelObserver(painter(level))
     raise ValueError(f"Unknown observation {observation!r}: pass one of {OBSERVATIONS}.")

@@ -2,14 +2,13 @@
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from sb3_caps.envs.monster_kong.level import load_level
+from sb3_caps.envs.monster_kong.level import Level, Setting, load_level
 from sb3_caps.envs.monster_kong.physics import TILE
-from sb3_caps.envs.monster_kong.table import StateTable, state_table
+from sb3_caps.envs.monster_kong.table import StateTable, table_of
 
 UNREACHABLE = np.iinfo(np.int32).max
 
@@ -64,8 +63,7 @@ class Plan:
         return float(self.steps[self.starts].mean())
 
 
-@lru_cache(maxsize=16)
-def plan(setting: str | Path, goal: str) -> Plan:
+def plan(setting: Setting, goal: str) -> Plan:
     """
     Solve a task.
 
@@ -73,8 +71,13 @@ def plan(setting: str | Path, goal: str) -> Plan:
     :param goal: the object to reach
     :return: the solution; an error if some start cannot reach the goal
     """
-    level, table = load_level(setting), state_table(setting)
+    return _plan_of(load_level(setting), goal)
+
+
+@lru_cache(maxsize=16)
+def _plan_of(level: Level, goal: str) -> Plan:
     level.check_goal(goal)
+    table = table_of(level)
     if not len(table.starts_for(goal)):
         raise ValueError(f"Map {level.name!r} has no start away from its {goal}.")
     solution = Plan(table, goal, steps_to(table, table.reached(goal) & ~table.spiked))

@@ -1,14 +1,13 @@
 """Optimal policies for Monster Kong, as functions of observations: the source policies of the paper's experiments."""
 
 from functools import cached_property, lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from sb3_caps.envs.monster_kong.drawing import Painter, painter
-from sb3_caps.envs.monster_kong.level import SETTINGS, load_level
+from sb3_caps.envs.monster_kong.level import Level, Setting, load_level
 from sb3_caps.envs.monster_kong.observations import FeatureObserver, observer
 from sb3_caps.envs.monster_kong.planner import Plan, plan
 
@@ -26,13 +25,13 @@ class OptimalPolicy:
     :param observation: the kind of observations that it acts on, ``"pixels"`` or ``"features"``
     """
 
-    def __init__(self, setting: str | Path, goal: str, observation: str = "pixels") -> None:
+    def __init__(self, setting: Setting, goal: str, observation: str = "pixels") -> None:
         # A file may be elsewhere when the policy is loaded: keep what it says.
-        self.setting = str(setting) if str(setting) in SETTINGS else load_level(setting).text
+        self.level = load_level(setting)
         self.goal, self.observation = goal, observation
         self.name = f"optimal_{goal}"
-        self._observer = observer(self.setting, observation)
-        self._plan = plan(self.setting, goal)
+        self._observer = observer(self.level, observation)
+        self._plan = plan(self.level, goal)
 
     def __call__(self, observations: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
         """
@@ -45,20 +44,21 @@ class OptimalPolicy:
             raise ValueError(f"Expected a batch of observations of shape {shape}, not an array {observations.shape}.")
         if isinstance(self._observer, FeatureObserver):
             return self._plan.actions[self._observer.identify(observations)]
-        return self._actions_of_pairs[_picture_index(self.setting).pairs(observations)]
+        return self._actions_of_pairs[_picture_index(self.level).pairs(observations)]
 
     @cached_property
     def _actions_of_pairs(self) -> npt.NDArray[np.int64]:
-        return _picture_index(self.setting).actions(self._plan)
+        return _picture_index(self.level).actions(self._plan)
 
-    def __getstate__(self) -> dict[str, str]:
-        return {"setting": self.setting, "goal": self.goal, "observation": self.observation}
-
-    def __setstate__(self, state: dict[str, str]) -> None:
-        self.__init__(**state)  # type: ignore[misc]
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (self.level.text, self.level.name, self.goal, self.observation)
 
 
-def optimal_policy(setting: str | Path, goal: str, observation: str = "pixels") -> OptimalPolicy:
+def _restore(text: str, name: str, goal: str, observation: str) -> OptimalPolicy:
+    return OptimalPolicy(Level(text, name), goal, observation)
+
+
+def optimal_policy(setting: Setting, goal: str, observation: str = "pixels") -> OptimalPolicy:
     """
     :param setting: ``"a"``, ``"b"``, the path of a map or its text
     :param goal: the object to reach
@@ -141,5 +141,5 @@ class PictureIndex:
 
 
 @lru_cache(maxsize=8)
-def _picture_index(setting: str) -> PictureIndex:
-    return PictureIndex(painter(setting))
+def _picture_index(level: Level) -> PictureIndex:
+    return PictureIndex(painter(level))

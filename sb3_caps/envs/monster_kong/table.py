@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sb3_caps.envs.monster_kong import physics
-from sb3_caps.envs.monster_kong.level import GOALS, Level, load_level
+from sb3_caps.envs.monster_kong.level import GOALS, Level, Setting, load_level
 from sb3_caps.envs.monster_kong.physics import ACTIONS, MAX_FALL, TILE, WALK, Body, IntArray
 
 # What a table is made by: part of the name of a cached one, so that one made by other rules is never read.
@@ -173,15 +173,19 @@ def _rules_key() -> str:
     return hashlib.sha256(b"".join((folder / name).read_bytes() for name in MODULES)).hexdigest()[:16]
 
 
-@lru_cache(maxsize=8)
-def state_table(setting: str | Path) -> StateTable:
+def state_table(setting: Setting) -> StateTable:
     """
     The states of a map, from memory, from disk, or enumerated now.
 
     :param setting: see ``load_level``
     :return: its states
     """
-    level = load_level(setting)
+    return table_of(load_level(setting))
+
+
+@lru_cache(maxsize=8)
+def table_of(level: Level) -> StateTable:
+    """The same for a map that is loaded: what is remembered depends on its text, not on the name of a file."""
     file = cache_folder() / f"monster_kong_{_rules_key()}_{level.key}.npz"
     table = _read(file)
     if table is None:

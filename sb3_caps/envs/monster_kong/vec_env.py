@@ -1,7 +1,6 @@
 """Many games of Monster Kong in one call, as a vectorised environment of Stable-Baselines3."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +9,7 @@ from gymnasium.utils import seeding
 from stable_baselines3.common.vec_env.base_vec_env import VecEnv, VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
 from sb3_caps.envs.monster_kong.env import HORIZON, MonsterKongEnv
+from sb3_caps.envs.monster_kong.level import Setting
 from sb3_caps.envs.monster_kong.physics import ACTIONS
 
 
@@ -31,7 +31,7 @@ class MonsterKongVecEnv(VecEnv):
     def __init__(
         self,
         n_envs: int,
-        setting: str | Path = "a",
+        setting: Setting = "a",
         goal: str = "princess",
         observation: str = "pixels",
         horizon: int = HORIZON,
