@@ -10,7 +10,6 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.noise import ActionNoise
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
-from stable_baselines3.common.utils import obs_as_tensor
 from torch.nn import functional as F
 
 from sb3_caps.caps.policies import CAPSPolicy, CnnPolicy, Execution, MlpPolicy, MultiInputPolicy, OptionState, part
@@ -251,24 +250,22 @@ class CAPS(PolicyReuseAlgorithm):
         starts, (active, source_states) = self._last_episode_starts, self._last_options
         warm_up = self.num_timesteps < learning_starts
         # One forward pass serves the step of β, the terminations and the choice of options
-        with th.no_grad():
-            features = self.policy.hidden(obs_as_tensor(self._last_obs, self.device))
-            values = self.policy.values(features).cpu().numpy()
-        hidden = features.cpu().numpy()
+        hidden, values = self.policy.hidden_and_values(self._last_obs)
         if self.termination is None and not warm_up and not starts.all():
             self._step_terminations(hidden, values, np.flatnonzero(~starts), active)
         beta = self.policy.terminations_array(hidden)
         envs = np.arange(n_envs)
         ends = starts | (np.random.random(n_envs) < beta[envs, active])
-        epsilon = 1.0 if warm_up else self.exploration_rate
-        chosen = self.policy.choose(values, epsilon, self._exploration_weights)
-        active = np.where(ends, chosen, active)
+        n_ends = int(np.count_nonzero(ends))
+        if n_ends:
+            epsilon = 1.0 if warm_up else self.exploration_rate
+            active = np.where(ends, self.policy.choose(values, epsilon, self._exploration_weights), active)
 
         option_actions, source_states = self.options.actions(self._emitted_observations(), source_states, starts)
         actions = option_actions[envs, active]
         agreements = option_actions == actions[:, None]
         self._last_options = (active, source_states)
-        self._statistics.add_step(active, int(ends.sum()), agreements, beta)
+        self._statistics.add_step(active, n_ends, agreements, beta)
         return actions, OptionActions(actions, active, agreements)
 
     def _step_terminations(
@@ -303,7 +300,7 @@ class CAPS(PolicyReuseAlgorithm):
                     data,
                     self.gamma,
                     next_greedy=values[n_sequences:].argmax(dim=1).reshape(shape[:2]),
-                    next_values=self.q_net_target(part(data.observations, n_sequences)).reshape(shape),
+                    next_values=self.policy.target_values(part(data.observations, n_sequences)).reshape(shape),
                     next_terminations=self.policy.terminations(hidden[n_sequences:]).reshape(shape),
                 )
             # Huber loss (less sensitive to outliers), of every option that agreed with the action taken

@@ -7,10 +7,12 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, CombinedExtractor, NatureCNN
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
+from stable_baselines3.common.utils import obs_as_tensor
 from stable_baselines3.dqn.policies import DQNPolicy, QNetwork
 from torch import nn
 from torch.nn.modules.conv import _ConvNd
 
+from sb3_caps.common.networks import ArrayNetwork, as_inputs, feature_layers, runs_as_arrays
 from sb3_caps.common.options import OptionSet, SourceStates
 
 Execution: TypeAlias = Literal["call-and-return", "interrupting"]
@@ -58,6 +60,15 @@ class CAPSPolicy(DQNPolicy):
         super().__init__(observation_space, action_space, lr_schedule, *args, **kwargs)
         # Where a pass is all overhead, one more costs as much as the first: not so with convolutions
         self.is_small = not any(isinstance(module, _ConvNd) for module in self.q_net.modules())
+        self._terminations_as_arrays = ArrayNetwork([self.termination_net])
+        self._values_as_arrays = ArrayNetwork([self.q_net.q_net[-1]])
+        self._hidden_as_arrays = self._as_arrays(self.q_net, slice(None, -1))
+        self._target_as_arrays = self._as_arrays(self.q_net_target, slice(None))
+
+    def _as_arrays(self, network: QNetwork, part_of_it: slice) -> ArrayNetwork | None:
+        features = feature_layers(network.features_extractor)
+        layers = None if features is None else [*features, *network.q_net][part_of_it]
+        return ArrayNetwork(layers) if layers and runs_as_arrays(layers, self.observation_space) else None
 
     def _build(self, lr_schedule: Schedule) -> None:
         # One call for all parameters takes a third of a gradient step off
@@ -95,6 +106,32 @@ class CAPSPolicy(DQNPolicy):
         for layer in list(self.q_net.q_net)[:-1]:
             hidden = layer(hidden)
         return hidden
+
+    def hidden_and_values(self, obs: np.ndarray | dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        """
+        One forward pass for the few states of a step.
+
+        :param obs: Observations
+        :return: what ``hidden`` and ``values`` return, as arrays
+        """
+        device = self.termination_net.weight.device
+        if self._hidden_as_arrays is not None and device.type == "cpu":
+            assert isinstance(obs, np.ndarray)
+            hidden = self._hidden_as_arrays(as_inputs(obs, self.observation_space))
+            return hidden, self._values_as_arrays(hidden)
+        with th.no_grad():
+            features = self.hidden(obs_as_tensor(obs, device))
+            return features.cpu().numpy(), self.values(features).cpu().numpy()
+
+    def target_values(self, obs: PyTorchObs) -> th.Tensor:
+        """
+        :param obs: Observations
+        :return: Q_O(s, o) by the target network, of shape (states, options)
+        """
+        if self._target_as_arrays is not None and isinstance(obs, th.Tensor) and obs.is_cpu:
+            return th.from_numpy(self._target_as_arrays(as_inputs(obs.numpy(), self.observation_space)))
+        with th.no_grad():
+            return self.q_net_target(obs)
 
     def hidden_of_sequences(self, obs: PyTorchObs, n_steps: int) -> th.Tensor:
         """
@@ -136,9 +173,8 @@ class CAPSPolicy(DQNPolicy):
         """
         if self.termination is not None:
             return np.full((len(hidden), len(self.options)), self.termination, dtype=np.float32)
-        weight, bias = self.termination_net.weight.cpu().numpy(), self.termination_net.bias.cpu().numpy()
-        # The logarithm of a sigmoid, which does not overflow
-        return np.exp(-np.logaddexp(0.0, -(hidden @ weight.T + bias)))
+        # A sigmoid that does not overflow
+        return np.exp(-np.logaddexp(0.0, -self._terminations_as_arrays(hidden)))
 
     def step_terminations(self, hidden: np.ndarray, options: np.ndarray, advantages: np.ndarray) -> float:
         """
@@ -153,15 +189,13 @@ class CAPSPolicy(DQNPolicy):
         # β is a sigmoid, so ∂β/∂θ = β (1 - β) times the features
         learning_rate = self.termination_optimizer.param_groups[0]["lr"]
         slopes = np.float32(-learning_rate) * beta * (1 - beta) * advantages
-        for parameter, steps in (
-            (self.termination_net.weight, slopes[:, None] * hidden),
-            (self.termination_net.bias, slopes),
-        ):
-            # A view on the CPU; several environments may have arrived with one option
-            values = parameter.cpu().numpy()
-            np.add.at(values, options, steps)
-            if parameter.device.type != "cpu":
-                parameter.copy_(th.as_tensor(values))
+        # Several environments may have arrived with one option
+        [(weight, bias)] = self._terminations_as_arrays.parameters()
+        np.add.at(weight, options, slopes[:, None] * hidden)
+        np.add.at(bias, options, slopes)
+        if not self.termination_net.weight.is_cpu:
+            self.termination_net.weight.copy_(th.from_numpy(weight))
+            self.termination_net.bias.copy_(th.from_numpy(bias))
         return float(beta @ advantages) / len(options)
 
     def _predict(self, obs: PyTorchObs, deterministic: bool = True) -> th.Tensor:

@@ -7,6 +7,7 @@ as one does, and read their weights in one go.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch as th
@@ -63,13 +64,11 @@ def runs_as_arrays(layers: Sequence[nn.Module] | None, space: spaces.Space) -> b
     """
     :param layers: a network
     :param space: the observations that it takes
-    :return: whether ``Arrays`` can evaluate it
+    :return: whether ``ArrayNetwork`` can evaluate it
     """
     if layers is None or not isinstance(space, (spaces.Box, spaces.Discrete)) or is_image_space(space):
         return False
-    known = (nn.Linear, nn.Flatten, *ARRAY_ACTIVATIONS)
-    on_cpu = all(parameter.device.type == "cpu" for layer in layers for parameter in layer.parameters())
-    return on_cpu and all(type(layer) in known for layer in layers)
+    return all(type(layer) in (nn.Linear, nn.Flatten, *ARRAY_ACTIVATIONS) for layer in layers)
 
 
 def as_inputs(observations: np.ndarray, space: spaces.Space) -> np.ndarray:
@@ -87,21 +86,45 @@ def as_inputs(observations: np.ndarray, space: spaces.Space) -> np.ndarray:
     return observations.reshape(len(observations), -1).astype(np.float32)
 
 
-def run_as_arrays(layers: Sequence[nn.Module], inputs: np.ndarray) -> np.ndarray:
+class ArrayNetwork:
     """
-    Evaluate a network without torch, with the parameters that it has now.
+    A network that ``runs_as_arrays``, always with the parameters that it has at the moment: on a CPU, arrays share
+    the memory of its tensors.
 
-    :param layers: a network that ``runs_as_arrays``
-    :param inputs: of shape (batch, inputs)
-    :return: its outputs
+    :param layers: its layers
     """
-    values = inputs
-    for layer in layers:
-        if isinstance(layer, nn.Linear):
-            values = values @ layer.weight.detach().numpy().T + layer.bias.detach().numpy()
-        elif not isinstance(layer, nn.Flatten):
-            values = ARRAY_ACTIVATIONS[type(layer)](values)
-    return values
+
+    def __init__(self, layers: Sequence[nn.Module]) -> None:
+        self.layers = [layer for layer in layers if not isinstance(layer, nn.Flatten)]
+        self._arrays: list[tuple[np.ndarray, ...]] = []
+        self._address = -1
+
+    def __call__(self, inputs: np.ndarray) -> np.ndarray:
+        """
+        :param inputs: of shape (batch, inputs)
+        :return: its outputs
+        """
+        values = inputs
+        for layer, parameters in zip(self.layers, self.parameters(), strict=True):
+            values = _linear(values, *parameters) if parameters else ARRAY_ACTIVATIONS[type(layer)](values)
+        return values
+
+    def parameters(self) -> list[tuple[np.ndarray, ...]]:
+        """:return: for each layer its weight and bias, or nothing"""
+        if not self.layers:
+            return []
+        weight = next(self.layers[0].parameters())
+        # Views live as long as the tensors stay where they are
+        if weight.data_ptr() != self._address or not weight.is_cpu:
+            self._address = weight.data_ptr()
+            self._arrays = [
+                tuple(parameter.detach().cpu().numpy() for parameter in layer.parameters()) for layer in self.layers
+            ]
+        return self._arrays
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy has tensors of its own
+        return {**self.__dict__, "_arrays": [], "_address": -1}
 
 
 class ArrayStack:
@@ -183,7 +206,7 @@ def stack_of(policies: Sequence[BasePolicy]) -> ArrayStack | TensorStack:
     """
     networks = [layers_of(policy) or [] for policy in policies]
     space = policies[0].observation_space
-    if runs_as_arrays(networks[0], space):
+    if runs_as_arrays(networks[0], space) and policies[0].device.type == "cpu":
         return ArrayStack(networks, space)
     return TensorStack(networks, space, policies[0].normalize_images)
 
@@ -197,3 +220,7 @@ def architecture(policy: BasePolicy) -> str | None:
     if layers is None or not isinstance(policy.action_space, spaces.Discrete):
         return None
     return f"{layers} {policy.observation_space} {policy.normalize_images} {policy.device}"
+
+
+def _linear(values: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:
+    return values @ weight.T + bias
