@@ -1,7 +1,11 @@
-"""What the agent of Monster Kong observes, and which state an observation shows."""
+"""
+What the agent of Monster Kong observes, and which state an observation shows.
+
+An observation may depend on the state before as well; at the start of an episode that is the state itself.
+"""
 
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,23 +22,6 @@ WAVES = (1, 2, 4, 8)
 
 Observation = npt.NDArray[Any]
 States = npt.NDArray[np.integer[Any]]
-
-
-class Observer(Protocol):
-    """
-    Observations of one kind.
-
-    ``space`` is the space of one observation. An observation may depend on the state before as well; at the start of
-    an episode that is the state itself.
-    """
-
-    space: spaces.Box
-
-    def one(self, previous: int, state: int) -> Observation:
-        """The observation of one game."""
-
-    def many(self, previous: States, state: States) -> Observation:
-        """The observations of several games."""
 
 
 class FeatureObserver:
