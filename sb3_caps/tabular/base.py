@@ -1,0 +1,167 @@
+"""What all tabular learners have in common: their interface, ε-greedy choice, and tables with one axis for the runs."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+
+GAMMA = 0.95
+N_ACTIONS = 4
+
+Config = TypeVar("Config")
+
+
+class Greedy(NamedTuple):
+    """
+    What the learner of each run does when it stops exploring.
+
+    :param options: the option that it takes in each state, of shape (runs, states)
+    :param actions: the action of each option in each state, of shape (runs, states, options)
+    :param termination: β of each option in each state, of the same shape; 1 where options are single actions
+    """
+
+    options: np.ndarray
+    actions: np.ndarray
+    termination: np.ndarray
+
+    def flat(self) -> np.ndarray:
+        """
+        :return: the action of the greedy option in each state, of shape (runs, states)
+        """
+        return np.take_along_axis(self.actions, self.options[..., None], axis=2)[..., 0]
+
+
+class Learner(ABC):
+    """
+    A batch of independent runs of one algorithm. Every method is called with the runs that are still going on, and
+    with arrays that have one row for each of those.
+
+    :param n_runs: the number of runs
+    :param n_states: the number of states
+    """
+
+    #: how many uniform draws a run needs for each step
+    columns: int
+
+    def __init__(self, n_runs: int, n_states: int) -> None:
+        self.n_runs, self.n_states = n_runs, n_states
+        #: the number of episodes that each run has finished
+        self.episodes = np.zeros(n_runs, dtype=np.intp)
+
+    def rows(self, runs: np.ndarray, states: np.ndarray) -> np.ndarray:
+        """
+        :param runs: indices of runs
+        :param states: the state of each
+        :return: the rows of a table of shape (runs * states, ...)
+        """
+        return runs * self.n_states + states
+
+    @abstractmethod
+    def begin(self, runs: np.ndarray, states: np.ndarray, draws: np.ndarray) -> None:
+        """
+        An episode begins.
+
+        :param runs: the runs whose episode begins
+        :param states: the first state of each
+        :param draws: uniform draws
+        """
+
+    @abstractmethod
+    def act(self, runs: np.ndarray, states: np.ndarray, draws: np.ndarray) -> np.ndarray:
+        """
+        :param runs: the runs
+        :param states: the state of each
+        :param draws: uniform draws
+        :return: the action of each
+        """
+
+    @abstractmethod
+    def learn(
+        self,
+        runs: np.ndarray,
+        states: np.ndarray,
+        actions: np.ndarray,
+        rewards: np.ndarray,
+        next_states: np.ndarray,
+        terminated: np.ndarray,
+        draws: np.ndarray,
+    ) -> None:
+        """
+        Learn from one step of each run.
+
+        :param runs: the runs
+        :param states: the state that each was in
+        :param actions: the action that it took
+        :param rewards: the reward that it got
+        :param next_states: the state that it is in now
+        :param terminated: whether that state is terminal; a truncated episode is not
+        :param draws: uniform draws, the same as for ``act``
+        """
+
+    def end(self, runs: np.ndarray, returns: np.ndarray) -> None:
+        """
+        An episode has ended.
+
+        :param runs: the runs whose episode has ended
+        :param returns: the discounted return of each episode
+        """
+        self.episodes[runs] += 1
+
+    @abstractmethod
+    def greedy(self) -> Greedy:
+        """
+        :return: what each run does when it stops exploring
+        """
+
+    @abstractmethod
+    def tables(self) -> dict[str, np.ndarray]:
+        """
+        :return: what has been learned, each table with the runs as first axis
+        """
+
+
+def column(configs: Sequence[Config], field: Callable[[Config], float]) -> np.ndarray:
+    """
+    :param configs: the configuration of each run
+    :param field: what to take from it
+    :return: an array with one number for each run
+    """
+    return np.array([field(config) for config in configs], dtype=float)
+
+
+def argmax(values: np.ndarray, draws: np.ndarray) -> np.ndarray:
+    """
+    The index of the largest value, drawn uniformly among equal ones.
+
+    :param values: of shape (rows, choices)
+    :param draws: one uniform draw for each row
+    :return: an index for each row
+    """
+    largest = values == values.max(axis=1, keepdims=True)
+    ranks = largest.cumsum(axis=1)
+    return (ranks > (draws * ranks[:, -1])[:, None]).argmax(axis=1)
+
+
+def epsilon_greedy(values: np.ndarray, epsilon: np.ndarray, explore: np.ndarray, choice: np.ndarray) -> np.ndarray:
+    """
+    :param values: of shape (rows, choices); a choice that a row does not have is minus infinity
+    :param epsilon: the probability of a random choice in each row
+    :param explore: one uniform draw for each row: explore or not?
+    :param choice: one uniform draw for each row: which one?
+    :return: an index for each row
+    """
+    # Under exploration all choices that exist are equal.
+    levelled = np.where((explore < epsilon)[:, None] & (values > -np.inf), 0.0, values)
+    return argmax(levelled, choice)
+
+
+def hyperbolic(half_life: np.ndarray, episodes: np.ndarray) -> np.ndarray:
+    """
+    The paper's ε = 1 − k / (k + K) of episode k, with K = 800.
+
+    :param half_life: K, after which ε is one half
+    :param episodes: k
+    :return: ε
+    """
+    return half_life / (episodes + half_life)

@@ -1,0 +1,40 @@
+"""What learned tables are worth when exploration stops."""
+
+import numpy as np
+
+from sb3_caps.envs.grid.batched import BatchedGrid, GridTask
+from sb3_caps.tabular.base import GAMMA, Greedy
+
+
+def call_and_return(
+    greedy: Greedy, tasks: list[GridTask], episodes: int = 1000, seed: int = 0, gamma: float = GAMMA
+) -> np.ndarray:
+    """
+    The value of each run's greedy options, executed with their terminations, from simulated episodes. Runs share
+    their random numbers.
+
+    :param greedy: what a learner does when it stops exploring
+    :param tasks: the task of each run
+    :param episodes: how many episodes to simulate for each run
+    :param seed: of the simulation
+    :param gamma: the discount factor
+    :return: the average discounted return of each run
+    """
+    random = np.random.default_rng(seed)
+    n_runs = len(tasks)
+    grid = BatchedGrid([task for task in tasks for _ in range(episodes)])
+    agents = np.arange(n_runs * episodes)
+    runs, start = agents // episodes, np.tile(random.random((episodes, 3)), (n_runs, 1))
+    grid.reset(agents, start)
+    returns = np.zeros(len(agents))
+    option = greedy.options[runs, grid.cells]
+    for step in range(grid.horizon):
+        noise = np.tile(random.random((episodes, 3)), (n_runs, 1))[agents]
+        cells, reached, _ = grid.step(greedy.actions[runs, grid.cells, option], noise[:, :2])
+        returns[agents[reached]] = gamma**step
+        ends = noise[:, 2] < greedy.termination[runs, cells, option]
+        option = np.where(ends, greedy.options[runs, cells], option)
+        going_on = np.flatnonzero(~reached)
+        grid.keep(going_on)
+        agents, runs, option = agents[going_on], runs[going_on], option[going_on]
+    return returns.reshape(n_runs, episodes).mean(axis=1)

@@ -1,0 +1,78 @@
+"""OPS-TL: online source selection as a bandit (Li and Zhang, 2018), on tables."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from sb3_caps.tabular.base import argmax, epsilon_greedy, hyperbolic
+from sb3_caps.tabular.prql import stack_sources
+from sb3_caps.tabular.q_learning import QConfig, QLearning
+
+
+@dataclass(frozen=True, eq=False)
+class OPSTLConfig(QConfig):
+    """
+    One run of OPS-TL. Its paper's constants were not at hand; these were chosen on runs that are not reported (see
+    ``docs/grid_study.md``).
+
+    :param sources: the action of each source policy in each state
+    :param bonus: the weight of UCB1's confidence bonus; 1 is UCB1's own, for rewards from 0 to 1
+    :param reuse_decay: by which the probability of following the source, 1 in the first step of an episode, is
+        multiplied in each step
+    :param reuse_half_life: K of the factor 1 − k / (k + K) of that probability in episode k: the better the learned
+        policy, the less the source is followed
+    """
+
+    sources: Sequence[np.ndarray] = field(default_factory=list)
+    bonus: float = 1.0
+    reuse_decay: float = 0.95
+    reuse_half_life: float = 800.0
+
+
+class OPSTL(QLearning):
+    """
+    The source policies are the arms of a UCB1 bandit whose reward is the return of an episode. In an episode the chosen
+    source is followed with a probability that decays, else Q-learning acts ε-greedily.
+
+    :param configs: one for each run, all with the same number of sources
+    :param n_states: the number of states
+    """
+
+    columns = 4
+
+    def __init__(self, configs: Sequence[OPSTLConfig], n_states: int) -> None:
+        super().__init__(configs, n_states)
+        self.sources = stack_sources([config.sources for config in configs])
+        self.gains = np.zeros(self.sources.shape[:2])
+        self.counts = np.zeros(self.sources.shape[:2])
+        self.chosen = np.zeros(self.n_runs, dtype=np.intp)
+        self.psi = np.zeros(self.n_runs)
+        self.bonus = np.array([config.bonus for config in configs])
+        self.reuse_decay = np.array([config.reuse_decay for config in configs])
+        self.reuse_half_life = np.array([config.reuse_half_life for config in configs])
+
+    def begin(self, runs: np.ndarray, states: np.ndarray, draws: np.ndarray) -> None:
+        counts = self.counts[runs]
+        spread = np.sqrt(2.0 * np.log(np.maximum(self.episodes[runs], 1))[:, None] / np.maximum(counts, 1))
+        index = self.gains[runs] + self.bonus[runs][:, None] * spread
+        # UCB1 plays every arm once first.
+        self.chosen[runs] = argmax(np.where(counts == 0, np.inf, index), draws[:, 3])
+        self.psi[runs] = hyperbolic(self.reuse_half_life[runs], self.episodes[runs])
+
+    def act(self, runs: np.ndarray, states: np.ndarray, draws: np.ndarray) -> np.ndarray:
+        psi = self.psi[runs]
+        epsilon = hyperbolic(self.half_life[runs], self.episodes[runs])
+        own = epsilon_greedy(self.values[self.rows(runs, states)], epsilon, draws[:, 1], draws[:, 2])
+        self.psi[runs] = psi * self.reuse_decay[runs]
+        return np.where(draws[:, 0] < psi, self.sources[runs, self.chosen[runs], states], own)
+
+    def end(self, runs: np.ndarray, returns: np.ndarray) -> None:
+        super().end(runs, returns)
+        chosen = self.chosen[runs]
+        self.counts[runs, chosen] += 1
+        gains = self.gains[runs, chosen]
+        self.gains[runs, chosen] = gains + (returns - gains) / self.counts[runs, chosen]
+
+    def tables(self) -> dict[str, np.ndarray]:
+        return {**super().tables(), "gains": self.gains, "counts": self.counts}
