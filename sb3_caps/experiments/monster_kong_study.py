@@ -1,0 +1,181 @@
+"""The Monster Kong study: Figures 8 to 11 of the paper, and how much faster it goes with the recommended settings."""
+
+import argparse
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+
+from sb3_caps import PiecewiseLinear
+from sb3_caps.envs.monster_kong.observations import OBSERVATIONS
+from sb3_caps.envs.monster_kong.vec_env import MonsterKongVecEnv
+from sb3_caps.experiments.checkpoints import Checkpoints, EpochCallback
+from sb3_caps.experiments.monster_kong_evaluation import ExactEvaluation, PlayedEvaluation, paper_average
+from sb3_caps.experiments.monster_kong_sources import make_sources, source_goals, train_networks
+from sb3_caps.experiments.presets import ALGORITHMS, METHODS, SETTINGS, TASKS
+from sb3_caps.experiments.runner import Run, run_missing
+
+# What makes up the state of a batch of games, beside what its arguments say
+GAMES_STATE = ("states", "previous", "steps", "_generators")
+QUICK_STEPS = 20_000
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """
+    :param parser: of ``sb3-caps reproduce monster-kong``
+    """
+    parser.add_argument("--task", nargs="+", choices=TASKS, default=list(TASKS), help="the paper's target tasks")
+    parser.add_argument("--observation", nargs="+", choices=OBSERVATIONS, default=["features"])
+    parser.add_argument("--preset", nargs="+", choices=SETTINGS, default=["recommended"])
+    parser.add_argument("--method", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument("--seeds", nargs="+", type=int, default=list(range(5)))
+    parser.add_argument("--steps", type=int, help="environment steps of each run, instead of the preset's")
+    parser.add_argument("--sources", choices=("planner", "networks"), help="planner for features, networks for pixels")
+    parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
+    parser.add_argument("--backend", choices=("loky", "dask", "ray"), default="loky", help="where joblib runs them")
+    parser.add_argument("--address", help="of a Dask or Ray cluster; none starts one here")
+    parser.add_argument("--results", type=Path, default=Path("results/monster_kong"))
+    parser.add_argument("--quick", action="store_true", help="one seed, two methods, a few minutes: to see it work")
+
+
+def run(args: argparse.Namespace) -> int:
+    """
+    Run what is missing, then draw.
+
+    :param args: what ``add_arguments`` asked for
+    :return: the exit code
+    """
+    if args.quick:
+        args.seeds, args.steps = args.seeds[:1], args.steps or QUICK_STEPS
+        args.method = [method for method in args.method if method in ("caps", "dqn")]
+    runs = plan_runs(args)
+    for observation in args.observation:
+        if source_kind(args, observation) == "networks":
+            for setting, goal in (TASKS[task] for task in args.task):
+                train_networks(setting, source_goals(setting, goal), observation, args.results)
+    command = ["sb3-caps", *map(shlex.quote, sys.argv[1:])]
+    errors = run_missing(runs, execute, args.jobs, args.backend, args.address, command)
+
+    # Matplotlib is slow to import, and workers do without it
+    from sb3_caps.experiments.monster_kong_figures import draw_study
+
+    for line in draw_study([run for run in runs if run.finished], args.results):
+        print(line)
+    return 1 if errors else 0
+
+
+def source_kind(args: argparse.Namespace, observation: str) -> str:
+    """:return: where the sources of a task come from"""
+    return args.sources or ("networks" if observation == "pixels" else "planner")
+
+
+def plan_runs(args: argparse.Namespace) -> list[Run]:
+    """
+    :param args: what ``add_arguments`` asked for
+    :return: all runs, finished or not
+    """
+    runs = []
+    for observation in args.observation:
+        for task in args.task:
+            for preset in args.preset:
+                steps = args.steps or SETTINGS[preset].steps[observation]
+                for method in args.method:
+                    sources = METHODS[method].sources
+                    config: dict[str, Any] = {
+                        "task": task,
+                        "observation": observation,
+                        "preset": preset,
+                        "method": method,
+                        "steps": steps,
+                        "sources": source_kind(args, observation) if sources == "task" else sources,
+                        "results": str(args.results),
+                    }
+                    folder = args.results / observation / task / preset / f"{steps}_steps" / method
+                    runs += [Run(folder / f"seed_{seed}", {**config, "seed": seed}, steps) for seed in args.seeds]
+    return runs
+
+
+def arguments_of(config: dict[str, Any]) -> dict[str, Any]:
+    """
+    The arguments of the algorithm of a run.
+
+    :param config: of the run
+    :return: arguments as plain values, but for schedules
+    """
+    settings, method = SETTINGS[config["preset"]], METHODS[config["method"]]
+    arguments = dict(settings.common)
+    if method.algorithm == "CAPS":
+        arguments |= {name: value for name, value in settings.caps.items() if name not in method.drop}
+    arguments |= method.arguments
+    if config["observation"] == "features":
+        arguments["policy_kwargs"] = {"net_arch": list(settings.network)}
+    learning_rate = arguments["learning_rate"]
+    if isinstance(learning_rate, tuple):
+        arguments["learning_rate"] = PiecewiseLinear(learning_rate, config["steps"])
+    exploration = arguments.pop("exploration_schedule", None)
+    if exploration is not None:
+        # Said in SB3's terms, which DQN knows too
+        (_, first), (end, last) = exploration
+        fraction = end / config["steps"]
+        arguments |= {"exploration_fraction": fraction, "exploration_initial_eps": first, "exploration_final_eps": last}
+    return arguments
+
+
+def build(config: dict[str, Any], env: MonsterKongVecEnv) -> OffPolicyAlgorithm:
+    """
+    :param config: of a run
+    :param env: to learn in
+    :return: a model that has not learned anything yet
+    """
+    method = METHODS[config["method"]]
+    arguments = arguments_of(config)
+    if method.algorithm != "DQN":
+        setting, goal = TASKS[config["task"]]
+        folder = Path(config["results"])
+        arguments["source_policies"] = make_sources(setting, goal, config["observation"], config["sources"], folder)
+    policy = "MlpPolicy" if config["observation"] == "features" else "CnnPolicy"
+    return ALGORITHMS[method.algorithm](policy, env, seed=config["seed"], **arguments)
+
+
+def execute(run: Run) -> dict[str, Any]:
+    """
+    Learn, from the start or from the last checkpoint.
+
+    :param run: what to do
+    :return: what to remember of it
+    """
+    config = run.config
+    setting, goal = TASKS[config["task"]]
+    settings = SETTINGS[config["preset"]]
+    env = MonsterKongVecEnv(settings.n_envs, setting, goal, config["observation"])
+    evaluate: ExactEvaluation | PlayedEvaluation
+    if config["observation"] == "features":
+        evaluate = ExactEvaluation(setting, goal)
+    else:
+        evaluate = PlayedEvaluation(setting, goal, "pixels")
+
+    def measure(model: OffPolicyAlgorithm) -> dict[str, float]:
+        outcome = evaluate(model)
+        value = float(outcome.returns.mean())
+        exact = isinstance(evaluate, ExactEvaluation)
+        return {
+            "evaluated": paper_average(outcome, seed=model.num_timesteps) if exact else value,
+            "value": value,
+            "share": value / evaluate.optimum,
+            "successes": outcome.successes,
+        }
+
+    started = time.monotonic()
+    checkpoints = Checkpoints(run.folder, GAMES_STATE)
+    found = checkpoints.load(ALGORITHMS[METHODS[config["method"]].algorithm], env)
+    model, rows = (build(config, env), []) if found is None else found
+    callback = EpochCallback(min(settings.epoch, run.steps // 4), measure, run.curve, checkpoints, rows=rows)
+    remaining = run.steps - model.num_timesteps
+    model.learn(remaining, callback, log_interval=10**9, reset_num_timesteps=found is None)
+    callback.maybe_evaluate()
+    model.save(run.folder / "model.zip")
+    checkpoints.clear()
+    return {"seconds": callback.rows[-1]["seconds"], "seconds_since_resumed": round(time.monotonic() - started, 1)}

@@ -1,0 +1,111 @@
+"""What each method of the Monster Kong study learns with: the paper's settings, and the ones that we recommend."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+from stable_baselines3.dqn import DQN
+
+from sb3_caps import CAPS, OPSTL, PRQL
+from sb3_caps.envs.monster_kong import TARGETS
+
+ALGORITHMS: dict[str, type[OffPolicyAlgorithm]] = {"CAPS": CAPS, "DQN": DQN, "PRQL": PRQL, "OPSTL": OPSTL}
+# The paper's target tasks: setting and goal
+TASKS = {"g1": TARGETS["MonsterKongG1"], "g2": TARGETS["MonsterKongG2"]}
+# The paper counts training steps, of which there is one for every four transitions.
+TRAIN_FREQ = 4
+
+
+@dataclass(frozen=True)
+class Settings:
+    """
+    A preset.
+
+    :param n_envs: number of environments
+    :param epoch: environment steps from one evaluation to the next
+    :param steps: environment steps of a run, for features and for pixels
+    :param common: arguments of every method
+    :param caps: arguments of CAPS alone
+    :param network: the hidden layers for features
+    """
+
+    n_envs: int
+    epoch: int
+    steps: dict[str, int]
+    common: dict[str, Any]
+    caps: dict[str, Any] = field(default_factory=dict)
+    network: tuple[int, ...] = (128, 128)
+
+
+@dataclass(frozen=True)
+class Method:
+    """
+    One line of the comparison.
+
+    :param algorithm: a name in ``ALGORITHMS``
+    :param label: what figures call it
+    :param sources: ``"task"`` for the sources of the task, ``"none"`` or ``"useless"``
+    :param arguments: on top of the preset's
+    :param drop: arguments of CAPS that go back to the paper's, for an ablation
+    """
+
+    algorithm: str
+    label: str
+    sources: str = "task"
+    arguments: dict[str, Any] = field(default_factory=dict)
+    drop: tuple[str, ...] = ()
+
+
+# Section 5.2. One epoch is 12,500 training steps; schedules are given in training steps too.
+PAPER = Settings(
+    n_envs=1,
+    epoch=12_500 * TRAIN_FREQ,
+    steps={"features": 125 * 12_500 * TRAIN_FREQ, "pixels": 125 * 12_500 * TRAIN_FREQ},
+    common={
+        "learning_rate": ((0, 1e-4), (2_500_000 * TRAIN_FREQ, 5e-5)),
+        "buffer_size": 1_000_000,
+        "learning_starts": 50_000,
+        "batch_size": 32,
+        "gamma": 0.99,
+        "train_freq": TRAIN_FREQ,
+        "exploration_schedule": ((0, 1.0), (4_375_000 * TRAIN_FREQ, 0.05)),
+    },
+)
+
+RECOMMENDED = Settings(
+    n_envs=16,
+    epoch=12_500,
+    steps={"features": 500_000, "pixels": 200_000},
+    common={
+        "learning_rate": 5e-4,
+        "buffer_size": 500_000,
+        "learning_starts": 2_000,
+        "batch_size": 256,
+        "tau": 0.01,
+        "target_update_interval": 16,
+        "gamma": 0.99,
+        "train_freq": 1,
+        "gradient_steps": 2,
+        "exploration_fraction": 0.6,
+        "exploration_final_eps": 0.05,
+    },
+    caps={
+        "initial_termination": (0.12, 0.06),
+        "sequence_length": 16,
+        "execution": "interrupting",
+    },
+)
+SETTINGS: dict[str, Settings] = {"paper": PAPER, "recommended": RECOMMENDED}
+
+METHODS: dict[str, Method] = {
+    "caps": Method("CAPS", "CAPS"),
+    "caps-0.5": Method("CAPS", "CAPS, β = 0.5", arguments={"termination": 0.5}),
+    "caps-1": Method("CAPS", "CAPS, β = 1", arguments={"termination": 1.0}),
+    "double-dqn": Method("CAPS", "double DQN", sources="none"),
+    "dqn": Method("DQN", "DQN"),
+    "prql": Method("PRQL", "PRQL"),
+    "ops-tl": Method("OPSTL", "OPS-TL"),
+    "caps-useless": Method("CAPS", "CAPS, useless sources", sources="useless"),
+}
+# What the paper's Figure 10 compares
+FIGURE_10 = ("caps", "caps-0.5", "prql", "ops-tl", "dqn")
