@@ -6,6 +6,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+import sb3_caps.envs  # noqa: F401 registers our environments
 from sb3_caps.common.options import OptionSet
 from sb3_caps.common.sources import IMPORT_STRING, SourcePolicy, as_source
 

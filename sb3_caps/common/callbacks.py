@@ -13,6 +13,7 @@ from stable_baselines3.common.logger import Figure, HParam, TensorBoardOutputFor
 from stable_baselines3.common.type_aliases import GymEnv
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize, sync_envs_normalization
 
+from sb3_caps.common.colours import option_colour
 from sb3_caps.common.extras import require
 from sb3_caps.common.sources import Observations
 
@@ -211,7 +212,6 @@ def draw_timeline(episode: Episode, names: list[str], n_sources: int) -> Any:
     :return: a figure of Matplotlib
     """
     figures = require("matplotlib.figure", "experiments")
-    colors = require("matplotlib", "experiments").color_sequences["tab10"]
     used = set(episode.options.tolist())
     # Every source has a line, also when it is not used; there may be many primitives
     rows = [i for i in range(len(names)) if i < n_sources or i in used]
@@ -219,14 +219,14 @@ def draw_timeline(episode: Episode, names: list[str], n_sources: int) -> Any:
     figure = figures.Figure(figsize=(9, 2.2 + 0.28 * len(rows)), layout="constrained")
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[max(1.0, 0.28 * len(rows)), 1.0])
     for line, i in enumerate(rows):
-        color = colors[i % len(colors)] if i < n_sources else "0.45"
-        active = steps[episode.options == i]
-        top.broken_barh([(step, 1) for step in active], (line - 0.4, 0.8), color=color, linewidth=0)
+        bars = [(step, 1) for step in steps[episode.options == i]]
+        top.broken_barh(bars, (line - 0.4, 0.8), color=option_colour(i, n_sources), linewidth=0)
     top.set_yticks(range(len(rows)), [names[i] for i in rows])
     top.set_ylim(len(rows) - 0.5, -0.5)
     top.grid(axis="y", alpha=0.3)
     top.set_title(f"active option: return {episode.rewards.sum():g} in {len(steps)} steps", fontsize=10)
-    bottom.step(steps, episode.terminations[steps, episode.options], where="post", color="0.2", linewidth=1)
+    bottom.stairs(episode.terminations[steps, episode.options], np.arange(len(steps) + 1), color="0.2", baseline=None)
     bottom.axhline(0.5, color="0.6", linestyle=":", linewidth=1)
     bottom.set(ylim=(-0.05, 1.05), ylabel="its β", xlabel="step", xlim=(0, len(steps)))
+    bottom.xaxis.get_major_locator().set_params(integer=True)
     return figure

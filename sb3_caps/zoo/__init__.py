@@ -9,6 +9,7 @@ from typing import Any
 
 from stable_baselines3.common.base_class import BaseAlgorithm
 
+import sb3_caps.envs  # noqa: F401 registers our environments
 from sb3_caps.common.extras import require
 from sb3_caps.zoo.algorithms import ALGORITHMS, register
 from sb3_caps.zoo.configs import find_config, find_source, make_source

@@ -71,13 +71,14 @@ def find_source(source: str, log_folder: str, folders: Sequence[Path] = ()) -> s
 
 
 def _latest_model(algo: str, env_id: str, log_folder: str) -> Path:
-    """The best model of the latest run, the last one where none was evaluated."""
-    env_name = zoo_utils.EnvironmentName(env_id)
-    number = zoo_utils.get_latest_run_id(str(Path(log_folder, algo)), env_name)
-    run = Path(log_folder, algo, f"{env_name}_{number}")
-    for model in (run / "best_model.zip", run / f"{env_name}.zip"):
-        if model.is_file():
-            return model
+    """The best model of the latest run that has one, the last one where none was evaluated."""
+    env_name = str(zoo_utils.EnvironmentName(env_id))
+    runs = [run for run in Path(log_folder, algo).glob(f"{env_name}_*") if run.name[len(env_name) + 1 :].isdigit()]
+    # An optimisation or a run that failed leaves a folder without a model
+    for run in sorted(runs, key=lambda run: int(run.name[len(env_name) + 1 :]), reverse=True):
+        for model in (run / "best_model.zip", run / f"{env_name}.zip"):
+            if model.is_file():
+                return model
     raise FileNotFoundError(
         f"There is no trained {algo} for {env_id} in {log_folder}: "
         f"sb3-caps train --algo {algo} --env {env_id} -f {log_folder} makes one."

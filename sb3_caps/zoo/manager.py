@@ -2,6 +2,7 @@
 
 import argparse
 import inspect
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from sb3_caps.zoo.configs import entries, find_config, find_source, imported, ma
 zoo_utils = require("rl_zoo3.utils", "zoo")
 exp_manager = require("rl_zoo3.exp_manager", "zoo")
 
+DATABASE_ATTEMPTS = 10
 SCHEDULES = ("learning_rate", "exploration_schedule")
 
 
@@ -146,6 +148,26 @@ class PolicyReuseManager(exp_manager.ExperimentManager):  # type: ignore[name-de
             # What was learned is worth keeping, whatever ended it
             self.save_trained_model(model)
             raise
+
+    def hyperparameters_optimization(self) -> None:
+        if self.storage is not None and not self.storage.endswith(".log"):
+            _open_database(self.storage)
+        super().hyperparameters_optimization()
+
+
+def _open_database(url: str) -> None:
+    """Workers that start together all try to create the tables of Optuna: those that come second try again."""
+    optuna, sqlalchemy = require("optuna", "zoo"), require("sqlalchemy", "zoo")
+    for attempt in range(1, DATABASE_ATTEMPTS + 1):
+        try:
+            optuna.storages.RDBStorage(url)
+            return
+        except sqlalchemy.exc.ArgumentError as error:
+            raise ValueError(f"{url} is no address of a database: {error}") from error
+        except sqlalchemy.exc.SQLAlchemyError as error:
+            if attempt == DATABASE_ATTEMPTS:
+                raise ValueError(f"The storage {url} cannot be opened: {str(error).splitlines()[0]}") from error
+            time.sleep(0.1 * attempt)
 
 
 def _with_functions(callbacks: Any) -> list[Any]:

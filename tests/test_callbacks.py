@@ -1,0 +1,175 @@
+"""OptionMonitor and HyperparameterLog, read back from the event files."""
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch as th
+from matplotlib.figure import Figure
+from stable_baselines3 import DQN
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.vec_env import VecNormalize
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # type: ignore[import-untyped]
+
+from sb3_caps import CAPS, PRQL, PiecewiseLinear
+from sb3_caps.common.callbacks import (
+    Episode,
+    HyperparameterLog,
+    OptionMonitor,
+    draw_timeline,
+    hyperparameters,
+    run_episode,
+)
+from tests.toy_world import Corridor
+
+
+def balance(observations: np.ndarray) -> np.ndarray:
+    return (observations[:, 2] + observations[:, 3] > 0).astype(np.int64)
+
+
+def push_left(observations: np.ndarray) -> np.ndarray:
+    return np.zeros(len(observations), dtype=np.int64)
+
+
+def make_caps(env: Any = "CartPole-v1", **kwargs: Any) -> CAPS:
+    return CAPS("MlpPolicy", env, source_policies=[balance, push_left], learning_starts=50, seed=0, **kwargs)
+
+
+def read_events(folder: Path) -> EventAccumulator:
+    (run,) = folder.iterdir()
+    return EventAccumulator(str(run), {"images": 0, "histograms": 0, "scalars": 0}).Reload()
+
+
+def test_every_tag_is_in_the_event_file(tmp_path: Path) -> None:
+    seen: list[tuple[CAPS, Episode]] = []
+
+    def draw(model: CAPS, episode: Episode) -> dict[str, Figure]:
+        seen.append((model, episode))
+        figure = Figure(figsize=(2, 1))
+        figure.subplots().plot(episode.rewards)
+        return {"rewards": figure}
+
+    model = make_caps(tensorboard_log=str(tmp_path))
+    monitor = OptionMonitor(gym.make("CartPole-v1"), every=200, n_states=64, draw=draw)
+    model.learn(500, callback=monitor, log_interval=1)
+
+    events = read_events(tmp_path)
+    tags = events.Tags()
+    names = ["balance", "push_left", "action_0", "action_1"]
+    assert set(tags["histograms"]) == {f"options/termination_histogram/{name}" for name in names}
+    assert set(tags["images"]) == {"options/timeline", "options/rewards"}
+    assert {f"options/share/{name}" for name in names} | {f"options/termination/{name}" for name in names} <= set(
+        tags["scalars"]
+    )
+    # Every 200 steps, and at the end
+    assert [image.step for image in events.Images("options/timeline")] == [200, 400, 500]
+    histogram = events.Histograms("options/termination_histogram/balance")[0].histogram_value
+    assert histogram.num == 64
+    assert 0.4 < histogram.min <= histogram.max < 0.6
+    assert [given is model for given, _ in seen] == [True] * 3
+    assert events.summary_metadata["_hparams_/experiment"] is not None
+    assert events.summary_metadata["_hparams_/session_start_info"] is not None
+
+
+def test_hyperparameters_are_the_arguments() -> None:
+    model = make_caps(learning_rate=PiecewiseLinear([(0, 0.5), (10, 0.1)]), gamma=0.9, termination=0.25)
+    found = hyperparameters(model)
+    assert found["algorithm"] == "CAPS"
+    assert found["learning_rate"] == 0.5
+    assert found["gamma"] == 0.9
+    assert found["termination"] == 0.25
+    assert found["source_policies"] == "balance, push_left"
+    assert found["seed"] == 0
+    assert "verbose" not in found
+
+
+def test_hyperparameter_log_works_with_any_algorithm(tmp_path: Path) -> None:
+    DQN("MlpPolicy", "CartPole-v1", tensorboard_log=str(tmp_path / "dqn")).learn(20, callback=HyperparameterLog())
+    source = [balance]
+    PRQL("MlpPolicy", "CartPole-v1", tensorboard_log=str(tmp_path / "prql"), source_policies=source).learn(
+        20, callback=HyperparameterLog()
+    )
+    for name in ("dqn", "prql"):
+        assert "_hparams_/session_start_info" in read_events(tmp_path / name).summary_metadata
+
+
+def test_monitor_changes_nothing_in_the_run(tmp_path: Path) -> None:
+    plain = make_caps().learn(300)
+    watched = make_caps(tensorboard_log=str(tmp_path))
+    watched.learn(300, callback=OptionMonitor(gym.make("CartPole-v1"), every=50))
+    for ours, theirs in zip(watched.policy.parameters(), plain.policy.parameters(), strict=True):
+        assert th.equal(ours, theirs)
+
+
+def test_without_tensorboard_it_does_nothing() -> None:
+    def draw(model: CAPS, episode: Episode) -> dict[str, Figure]:
+        raise AssertionError("nobody would see it")
+
+    make_caps().learn(100, callback=OptionMonitor(gym.make("CartPole-v1"), every=10, draw=draw))
+
+
+def test_without_an_environment_there_are_histograms_only(tmp_path: Path) -> None:
+    make_caps(tensorboard_log=str(tmp_path)).learn(100, callback=OptionMonitor(every=50))
+    tags = read_events(tmp_path).Tags()
+    assert len(tags["histograms"]) == 4
+    assert tags["images"] == []
+
+
+def test_several_environments_and_normalisation(tmp_path: Path) -> None:
+    env = VecNormalize(make_vec_env("CartPole-v1", n_envs=3))
+    eval_env = VecNormalize(make_vec_env("CartPole-v1"), training=False, norm_reward=False)
+    model = make_caps(env, tensorboard_log=str(tmp_path))
+    model.learn(300, callback=OptionMonitor(eval_env, every=100))
+    observations = np.ones((1, 4))
+    assert np.array_equal(eval_env.normalize_obs(observations), env.normalize_obs(observations))
+    assert [image.step for image in read_events(tmp_path).Images("options/timeline")] == [102, 204, 300]
+
+
+@pytest.mark.parametrize("kind", ["discrete", "dict", "image"])
+def test_any_observations(kind: str, tmp_path: Path) -> None:
+    policy = {"discrete": "MlpPolicy", "dict": "MultiInputPolicy", "image": "CnnPolicy"}[kind]
+    model = CAPS(policy, Corridor(kind), buffer_size=100, tensorboard_log=str(tmp_path))
+    model.learn(40, callback=OptionMonitor(Corridor(kind), every=40))
+    tags = read_events(tmp_path).Tags()
+    assert len(tags["histograms"]) == 3
+    assert tags["images"] == ["options/timeline"]
+
+
+def test_episode_is_what_evaluation_sees() -> None:
+    model: Any = make_caps().learn(300)
+    env = make_vec_env("CartPole-v1", seed=3)
+    episode = run_episode(model, env)
+    reward, _ = evaluate_policy(model, make_vec_env("CartPole-v1", seed=3), n_eval_episodes=1)
+    assert episode.rewards.sum() == reward
+    steps = len(episode.rewards)
+    assert len(episode.observations) == len(episode.infos) == len(episode.actions) == steps
+    assert episode.terminations.shape == (steps, 4)
+    # Actions are those of the active options
+    observations = np.concatenate([np.asarray(observation) for observation in episode.observations])
+    every = np.stack([balance(observations), push_left(observations), np.zeros(steps), np.ones(steps)], axis=1)
+    assert np.array_equal(episode.actions, every[np.arange(steps), episode.options])
+
+
+def test_timeline_has_a_line_for_each_source_and_used_primitive() -> None:
+    options = np.array([0, 0, 3, 3, 3, 0])
+    terminations = np.tile([0.1, 0.2, 0.3, 0.9], (6, 1))
+    episode = Episode([], options * 0, options, terminations, np.ones(6), [{}] * 6)
+    figure = draw_timeline(episode, ["a", "b", "action_0", "action_1"], n_sources=2)
+    top, bottom = figure.axes
+    assert [label.get_text() for label in top.get_yticklabels()] == ["a", "b", "action_1"]
+    starts = [[path.get_extents().x0 for path in bars.get_paths()] for bars in top.collections]
+    assert starts == [[0, 1, 5], [], [2, 3, 4]]
+    assert bottom.patches[0].get_data().values.tolist() == [0.1, 0.1, 0.9, 0.9, 0.9, 0.1]
+    assert "return 6 in 6 steps" in top.get_title()
+
+
+def test_refuses_what_it_cannot_watch() -> None:
+    with pytest.raises(ValueError, match=r"for CAPS, not DQN: see HyperparameterLog"):
+        DQN("MlpPolicy", "CartPole-v1").learn(10, callback=OptionMonitor())
+    with pytest.raises(ValueError, match=r"one evaluation environment, not 2"):
+        OptionMonitor(make_vec_env("CartPole-v1", n_envs=2))
+    with pytest.raises(ValueError, match=r"at least 1"):
+        OptionMonitor(every=0)

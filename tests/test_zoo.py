@@ -1,0 +1,343 @@
+"""rl_zoo3 with our algorithms: folders, configs, source policies, resuming, enjoying, optimising."""
+
+import importlib
+import inspect
+import json
+import os
+import pkgutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import optuna
+import pytest
+import rl_zoo3
+import rl_zoo3.train
+import torch as th
+import yaml
+from rl_zoo3 import hyperparams_opt
+from stable_baselines3 import DQN
+from stable_baselines3.common.base_class import BaseAlgorithm
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # type: ignore[import-untyped]
+
+from sb3_caps import CAPS, OPSTL, PRQL
+from sb3_caps.cli import main
+from sb3_caps.zoo import ALGORITHMS, find_config, make_source, register
+from sb3_caps.zoo.algorithms import convert_caps_params, sample_caps_params
+
+HERE = "tests.test_zoo"
+QUICK = ["--eval-freq", "-1", "--seed", "1", "--verbose", "0", "--num-threads", "1"]
+CONFIGS = Path(__file__).parents[1] / "zoo_configs"
+# What rl_zoo3 takes out of an entry before the algorithm gets the rest.
+ZOO_KEYS = {"n_timesteps", "n_envs", "env_kwargs", "env_wrapper", "frame_stack", "callback", "normalize"}
+
+
+def balance(observations: np.ndarray) -> np.ndarray:
+    return (observations[:, 2] + observations[:, 3] > 0).astype(np.int64)
+
+
+def make_constant(action: int) -> Any:
+    return lambda observations: np.full(len(observations), action)
+
+
+def fails_late(observations: np.ndarray) -> np.ndarray:
+    # A cart that has left the start
+    return np.where(np.abs(observations[:, 0]) > 0.1, 7, 0)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory, with the configs of the repository found by the package itself."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def trained_dqn(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A log folder with a run of DQN on CartPole."""
+    logs = tmp_path_factory.mktemp("dqn_logs")
+    assert main(["train", "--algo", "dqn", "--env", "CartPole-v1", "-n", "50", "-f", str(logs), *QUICK]) == 0
+    return logs
+
+
+def saved_config(run: Path, env: str = "CartPole-v1") -> dict[str, Any]:
+    return dict(yaml.unsafe_load((run / env / "config.yml").read_text()))
+
+
+def files_of(run: Path) -> set[str]:
+    return {str(path.relative_to(run)) for path in run.rglob("*") if path.is_file()}
+
+
+def start(command: list[str], folder: Path) -> "subprocess.Popen[str]":
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return subprocess.Popen(command, cwd=folder, env={**os.environ, "OMP_NUM_THREADS": "1"}, **pipes)
+
+
+def test_every_registry_has_our_algorithms() -> None:
+    register()
+    found = 0
+    for info in pkgutil.iter_modules(rl_zoo3.__path__):
+        if info.name in ("cli", "plots"):  # these need packages for plots that we do not use
+            continue
+        module = importlib.import_module(f"rl_zoo3.{info.name}")
+        for name in ("ALGOS", "HYPERPARAMS_SAMPLER", "HYPERPARAMS_CONVERTER"):
+            registry = getattr(module, name, None)
+            if registry is not None:
+                assert {"caps", "prql", "ops_tl"} <= set(registry), (info.name, name)
+                found += 1
+    assert found >= 8
+    assert rl_zoo3.ALGOS["caps"] is CAPS
+
+
+def test_folders_are_those_of_rl_zoo3(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = ["--env", "CartPole-v1", "-n", "60", "--eval-freq", "30", "--save-freq", "40", *QUICK[2:]]
+    monkeypatch.setattr(sys, "argv", ["train", "--algo", "dqn", "-f", "theirs", *arguments])
+    rl_zoo3.train.train()
+    for algo in ("caps", "dqn"):
+        assert main(["train", "--algo", algo, "-f", "ours", *arguments]) == 0
+    expected = files_of(folder / "theirs" / "dqn" / "CartPole-v1_1")
+    assert {"best_model.zip", "evaluations.npz", "CartPole-v1/config.yml", "CartPole-v1/command.txt"} <= expected
+    assert files_of(folder / "ours" / "caps" / "CartPole-v1_1") == expected
+    assert files_of(folder / "ours" / "dqn" / "CartPole-v1_1") == expected
+    theirs, ours = (
+        yaml.unsafe_load((folder / name / "CartPole-v1_1" / "CartPole-v1" / "args.yml").read_text())
+        for name in ("theirs/dqn", "ours/caps")
+    )
+    assert theirs.keys() == ours.keys()
+
+
+def test_a_config_with_each_kind_of_source(folder: Path, trained_dqn: Path) -> None:
+    model = DQN("MlpPolicy", "CartPole-v1")
+    (folder / "configs").mkdir()
+    model.save(folder / "beside_config.zip")
+    (folder / "beside_config.zip").rename(folder / "configs" / "beside_config.zip")
+    model.save(folder / "here.zip")
+    config = folder / "configs" / "mine.yml"
+    sources = [
+        "beside_config.zip",
+        "here",
+        "dqn:CartPole-v1",
+        f"{HERE}:balance",
+        {"source": f"{HERE}:make_constant", "kwargs": {"action": 1}, "name": "right"},
+    ]
+    entry = {"policy": "MlpPolicy", "n_timesteps": 30, "source_policies": sources}
+    config.write_text(json.dumps({"CartPole-v1": entry}))
+    command = ["train", "--env", "CartPole-v1", "-conf", str(config), "-f", str(trained_dqn), *QUICK]
+    assert main(command) == 0
+
+    run = trained_dqn / "caps" / "CartPole-v1_1"
+    loaded = CAPS.load(run / "CartPole-v1.zip")
+    assert loaded.options.source_names == ["beside_config", "here", "CartPole-v1", "balance", "right"]
+    # The saved config names the very models, so that it means the same after further runs
+    assert saved_config(run)["source_policies"] == [
+        str(folder / "configs" / "beside_config.zip"),
+        str(folder / "here.zip"),
+        str(trained_dqn / "dqn" / "CartPole-v1_1" / "CartPole-v1.zip"),
+        f"{HERE}:balance",
+        sources[4],
+    ]
+
+
+def test_latest_run_with_a_model_is_taken(folder: Path) -> None:
+    register()
+    for number, file in ((1, "CartPole-v1.zip"), (2, "best_model.zip"), (10, "CartPole-v1.zip"), (11, "monitor.csv")):
+        run = folder / "logs" / "dqn" / f"CartPole-v1_{number}"
+        run.mkdir(parents=True)
+        (run / file).touch()
+    DQN("MlpPolicy", "CartPole-v1").save(folder / "logs" / "dqn" / "CartPole-v1_10" / "CartPole-v1.zip")
+    assert make_source("dqn:CartPole-v1", "logs").name == "CartPole-v1"
+    with pytest.raises(ValueError, match=r"has a source and any of"):
+        make_source({"path": "a.zip"}, "logs")
+
+
+def test_resuming_keeps_the_sources_of_the_model(folder: Path) -> None:
+    sources = f"source_policies:['{HERE}:balance', '{HERE}:balance']"
+    first = ["train", "--env", "CartPole-v1", "-n", "120", "--save-replay-buffer", *QUICK]
+    assert main([*first, "-params", sources, "learning_starts:50"]) == 0
+    saved = folder / "logs" / "caps" / "CartPole-v1_1" / "CartPole-v1.zip"
+    # No gradient step in the second run: the networks have to be those of the first
+    assert main([*first, "-i", str(saved), "-params", "learning_starts:1000"]) == 0
+    again = CAPS.load(saved.parents[1] / "CartPole-v1_2" / "CartPole-v1.zip")
+    assert again.options.source_names == ["balance", "balance_2"]
+    for ours, theirs in zip(again.q_net.parameters(), CAPS.load(saved).q_net.parameters(), strict=True):
+        assert th.equal(ours, theirs)
+    again.load_replay_buffer(saved.parents[1] / "CartPole-v1_2" / "replay_buffer.pkl")
+    assert again.replay_buffer.size() >= 240
+
+
+def test_enjoy_a_saved_model(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--env", "CartPole-v1", *QUICK[2:]]
+    params = f"source_policies:['{HERE}:balance']"
+    assert main(["train", *arguments, "-n", "60", "--eval-freq", "30", "-params", params]) == 0
+    for best in ([], ["--load-best"]):
+        assert main(["enjoy", "--env", "CartPole-v1", "-f", "logs", "--no-render", "-n", "200", *best]) == 0
+        assert "Mean reward:" in capsys.readouterr().out
+
+
+def test_two_workers_share_a_study(folder: Path) -> None:
+    arguments = ["--env", "CartPole-v1", "-n", "150", "--n-evaluations", "1", "--eval-episodes", "1", *QUICK[4:]]
+    study = ["--storage", f"sqlite:///{folder}/study.db", "--study-name", "shared"]
+    command = [sys.executable, "-m", "sb3_caps.cli", "optimize", *arguments, *study, "--n-trials", "2"]
+    workers = [start(command, folder) for _ in range(2)]
+    outputs = [worker.communicate(timeout=240)[0] for worker in workers]
+    assert [worker.returncode for worker in workers] == [0, 0], outputs
+    trials = optuna.load_study(study_name="shared", storage=study[1]).trials
+    assert [trial.number for trial in trials] == [0, 1, 2, 3]
+    assert all(trial.state.is_finished() for trial in trials)
+    assert {"initial_termination", "sequence_length_pow", "learning_rate"} <= trials[0].params.keys()
+
+    # A trial can be trained with: its numbers replace those of the config
+    train = ["train", "--env", "CartPole-v1", "-n", "20", *study, "--trial-id", "1", *QUICK]
+    assert main(train) == 0
+    (model,) = folder.glob("logs/caps/*/CartPole-v1.zip")
+    assert CAPS.load(model).initial_termination == trials[1].params["initial_termination"]
+
+
+@pytest.mark.parametrize("algo", ["caps", "prql", "ops_tl"])
+def test_what_is_sampled_fits_the_algorithm(algo: str) -> None:
+    register()
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
+    extra = {"using_her_replay_buffer": False, "her_kwargs": {}}
+    for _ in range(5):
+        trial = study.ask()
+        sampled = hyperparams_opt.HYPERPARAMS_SAMPLER[algo](trial, 0, 1, dict(extra))
+        # What a trial stores gives the same arguments as what it ran with
+        assert hyperparams_opt.HYPERPARAMS_CONVERTER[algo](dict(trial.params)) == sampled
+        algorithm: Any = ALGORITHMS[algo]
+        algorithm("MlpPolicy", "CartPole-v1", source_policies=[balance], buffer_size=100, **sampled)
+
+
+def test_a_sequence_fits_into_a_batch() -> None:
+    fixed = {"sequence_length_pow": 4, "batch_size_pow": 2, "initial_termination": 0.5, "net_arch": "small"}
+    fixed |= {"one_minus_gamma": 0.01, "learning_rate": 1e-4, "train_freq": 4, "subsample_steps": 1}
+    fixed |= {"exploration_final_eps": 0.1, "exploration_fraction": 0.1, "target_update_interval": 10}
+    fixed |= {"termination_learning_rate": 1e-4, "termination_regularization": 1e-3}
+    trial = optuna.trial.FixedTrial(fixed)
+    sampled = sample_caps_params(trial, 0, 1, {"using_her_replay_buffer": False, "her_kwargs": {}})
+    assert sampled["sequence_length"] == sampled["batch_size"] == 4
+    assert convert_caps_params(fixed)["sequence_length"] == 4
+
+
+@pytest.mark.parametrize("algo", ["caps", "dqn"])
+def test_piecewise_linear_schedules(algo: str, folder: Path) -> None:
+    schedules = ["learning_rate:[(0, 1e-2), (100, 1e-3)]", "exploration_schedule:[(0, 1.0), (100, 0.5), (200, 0.0)]"]
+    extra = ["learning_starts:10", "train_freq:1", "gradient_steps:1"]
+    command = ["train", "--algo", algo, "--env", "CartPole-v1", "-n", "150", *QUICK, "-params", *schedules, *extra]
+    assert main(command) == 0
+    model = ALGOS[algo].load(folder / "logs" / algo / "CartPole-v1_1" / "CartPole-v1.zip")
+    assert model.exploration_rate == pytest.approx(0.25, abs=0.01)  # type: ignore[attr-defined]
+    assert model.policy.optimizer.param_groups[0]["lr"] == pytest.approx(1e-3)
+
+
+ALGOS: dict[str, type[BaseAlgorithm]] = {**ALGORITHMS, "dqn": DQN}
+
+
+def test_tensorboard_of_a_run(folder: Path) -> None:
+    command = ["train", "--env", "CartPole-v1", "-n", "60", "-tb", "tb", *QUICK]
+    assert main([*command, "-params", f"source_policies:['{HERE}:balance']", "learning_starts:10"]) == 0
+    assert main([*command, "--algo", "dqn"]) == 0
+    events = {run.name: EventAccumulator(str(run)).Reload() for run in (folder / "tb" / "CartPole-v1").iterdir()}
+    assert events.keys() == {"CAPS_1", "DQN_1"}
+    assert events["CAPS_1"].Tags()["images"] == ["options/timeline"]
+    assert "options/termination_histogram/balance" in events["CAPS_1"].Tags()["histograms"]
+    for event in events.values():
+        assert "_hparams_/session_start_info" in event.summary_metadata
+
+
+def our_environments() -> list[str]:
+    return [env for env in gym.registry if env.startswith("sb3_caps/") and not env.startswith("sb3_caps/PLE")]
+
+
+@pytest.mark.parametrize("algo", ["caps", "dqn", "prql", "ops_tl"])
+def test_every_environment_has_settings(algo: str) -> None:
+    entries = yaml.safe_load((CONFIGS / f"{algo}.yml").read_text())
+    wanted = {f"{env}{variant}" for env in our_environments() for variant in ("", "@cpu", "@paper")}
+    assert len(wanted) >= 30
+    assert wanted <= entries.keys()
+    assert {"CartPole-v1", "atari", "default"} <= entries.keys()
+    classes = [cls for cls in ALGOS[algo].__mro__ if "__init__" in vars(cls) and cls is not object]
+    known = {name for cls in classes for name in inspect.signature(cls.__init__).parameters}  # type: ignore[misc]
+    for name, entry in entries.items():
+        if name not in ("templates", "sources", "source_lists"):
+            assert set(entry) - known - ZOO_KEYS <= {"exploration_schedule"}, name
+            assert {"policy", "n_timesteps"} <= entry.keys(), name
+
+
+def test_the_paper_settings_are_the_papers() -> None:
+    paper = yaml.safe_load((CONFIGS / "caps.yml").read_text())["sb3_caps/MonsterKongG1-v0"]
+    expected = {
+        "policy": "CnnPolicy",
+        "buffer_size": 1_000_000,
+        "batch_size": 32,
+        "train_freq": 4,
+        "learning_starts": 50_000,
+        "gamma": 0.99,
+        "termination_regularization": 0.005,
+        "termination_learning_rate": 0.00025,
+    }
+    assert {key: paper[key] for key in expected} == expected
+    # 2.5 and 4.375 million training steps, one every 4 steps
+    assert paper["learning_rate"] == [[0, 1e-4], [4 * 2_500_000, 5e-5]]
+    assert paper["exploration_schedule"] == [[0, 1.0], [4 * 4_375_000, 0.05]]
+    assert [source["name"] for source in paper["source_policies"]] == ["diamond", "gem", "coin"]
+
+
+@pytest.mark.parametrize(
+    ("algo", "env"),
+    [
+        *((algo, "sb3_caps/MonsterKongG2-v0") for algo in ("caps", "dqn", "prql", "ops_tl")),
+        # Planning four source policies for the grid takes longer than all else here: once will do
+        ("caps", "sb3_caps/GridTarget-v0"),
+        ("dqn", "sb3_caps/GridTarget-v0"),
+    ],
+)
+def test_configured_runs_train_and_evaluate(algo: str, env: str, folder: Path) -> None:
+    short = ["-n", "160", "--eval-freq", "80", "--eval-episodes", "1", *QUICK[2:]]
+    command = ["train", "--algo", algo, "--env", env, "--variant", "cpu", *short]
+    assert main([*command, "-params", "learning_starts:40"]) == 0
+    (run,) = (folder / "logs" / algo).iterdir()
+    assert {"best_model.zip", "evaluations.npz"} <= files_of(run)
+    assert "source_policies" in saved_config(run, env.replace("/", "-")) or algo == "dqn"
+    model = ALGOS[algo].load(run / "best_model.zip")
+    assert isinstance(model, {"caps": CAPS, "dqn": DQN, "prql": PRQL, "ops_tl": OPSTL}[algo])
+
+
+def test_settings_of_the_working_directory_come_first(folder: Path) -> None:
+    assert find_config("caps", "CartPole-v1") == str(CONFIGS / "caps.yml")
+    (folder / "zoo_configs").mkdir()
+    (folder / "zoo_configs" / "caps.yml").write_text("default: {policy: MlpPolicy, n_timesteps: 10}")
+    assert find_config("caps", "CartPole-v1") == "zoo_configs/caps.yml"
+    # rl_zoo3 has settings for this one, and for that algorithm; we have not
+    assert find_config("dqn", "LunarLander-v3") is None
+    assert find_config("ppo", "CartPole-v1") is None
+
+
+def test_interrupted_training_saves_and_says_where(folder: Path) -> None:
+    command = [sys.executable, "-m", "sb3_caps.cli", "train", "--env", "CartPole-v1", "-n", "1000000", *QUICK[:4]]
+    # A shell that starts tests in the background may ignore interrupts, and children inherit that
+    allowing = (
+        "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    worker = start([sys.executable, "-c", allowing, *command], folder)
+    assert worker.stdout is not None
+    for line in worker.stdout:
+        if "total_timesteps" in line:
+            worker.send_signal(signal.SIGINT)
+            break
+    rest = worker.communicate(timeout=120)[0]
+    assert worker.returncode == 0, rest
+    assert "Saving to logs/caps/CartPole-v1_1" in rest
+    assert CAPS.load(folder / "logs" / "caps" / "CartPole-v1_1" / "CartPole-v1.zip").num_timesteps > 0
+
+
+def test_a_source_that_fails_leaves_the_run_saved(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["train", "--env", "CartPole-v1", "-n", "5000", *QUICK, "-params"]
+    assert main([*command, f"source_policies:['{HERE}:fails_late']"]) == 2
+    printed = capsys.readouterr()
+    assert "Source policy 'fails_late' returned an action out of range" in printed.err
+    assert "Traceback" not in printed.err
+    assert CAPS.load(folder / "logs" / "caps" / "CartPole-v1_1" / "CartPole-v1.zip").num_timesteps > 0
