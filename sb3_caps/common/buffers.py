@@ -1,6 +1,7 @@
 """Replay of transitions and of sequences, with the active option and the agreement of every option."""
 
-from typing import Any, NamedTuple
+import warnings
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import torch as th
@@ -8,6 +9,11 @@ from gymnasium import spaces
 from stable_baselines3.common.buffers import BaseBuffer, ReplayBuffer
 from stable_baselines3.common.type_aliases import TensorDict
 from stable_baselines3.common.vec_env import VecNormalize
+
+from sb3_caps.common.memory import available_memory
+from sb3_caps.common.observation_stores import ObservationStore, codec, detected_frame_stack, frame_axis
+
+Compression: TypeAlias = Literal["zlib", "lz4"]
 
 
 class OptionActions(NamedTuple):
@@ -47,81 +53,6 @@ class OptionReplayBufferSamples(NamedTuple):
     mask: th.Tensor
 
 
-class ObservationStore:
-    """
-    The observations of a ring of time steps, each stored once.
-
-    The successor of an observation is the observation one row on, unless an episode ended or was cut short
-    between them: then it is set aside. So successors are exact, truncations and resets included.
-
-    :param rows: number of time steps
-    :param n_envs: number of environments, the columns
-    :param space: the space of one observation
-    """
-
-    def __init__(self, rows: int, n_envs: int, space: spaces.Space) -> None:
-        shape = space.shape or (1,)
-        self.rows = rows
-        self.data = np.zeros((rows, n_envs, *shape), dtype=space.dtype)
-        # The successors of the newest row have no row yet.
-        self.newest = -1
-        self.after_newest = np.zeros((n_envs, *shape), dtype=space.dtype)
-        # Successors set aside, and where to find them: -1 for those that are simply one row on.
-        self.aside = np.zeros((0, *shape), dtype=space.dtype)
-        self.slots = np.full((rows, n_envs), -1, dtype=np.int32)
-        self.free: list[int] = []
-
-    def add(self, row: int, observations: np.ndarray, next_observations: np.ndarray) -> np.ndarray:
-        """
-        Store one time step.
-
-        :param row: where, one after the last call's
-        :param observations: one for each environment
-        :param next_observations: what followed, also when an episode ended there
-        :return: in which environments the step before was not followed by this one
-        """
-        self._release(row)
-        observations = observations.reshape(self.after_newest.shape)
-        cut = np.zeros(len(observations), dtype=bool)
-        if self.newest >= 0:
-            differs = observations != self.after_newest
-            cut = differs.reshape(len(cut), -1).any(axis=1)
-            for env in np.flatnonzero(cut):
-                self.slots[self.newest, env] = self._set_aside(self.after_newest[env])
-        self.data[row] = observations
-        self.after_newest[:] = next_observations.reshape(self.after_newest.shape)
-        self.newest = row
-        return cut
-
-    def get(self, rows: np.ndarray, envs: np.ndarray) -> np.ndarray:
-        """:return: the observations at these rows and columns"""
-        return self.data[rows, envs]
-
-    def get_next(self, rows: np.ndarray, envs: np.ndarray) -> np.ndarray:
-        """:return: what followed the observations at these rows and columns"""
-        found = self.data[(rows + 1) % self.rows, envs]
-        is_newest = rows == self.newest
-        found[is_newest] = self.after_newest[envs[is_newest]]
-        slots = self.slots[rows, envs]
-        found[slots >= 0] = self.aside[slots[slots >= 0]]
-        return found
-
-    def _set_aside(self, observation: np.ndarray) -> int:
-        if not self.free:
-            grown = max(16, len(self.aside))
-            self.free = list(range(len(self.aside) + grown - 1, len(self.aside) - 1, -1))
-            self.aside = np.concatenate([self.aside, np.zeros((grown, *self.aside.shape[1:]), self.aside.dtype)])
-        slot = self.free.pop()
-        self.aside[slot] = observation
-        return slot
-
-    def _release(self, row: int) -> None:
-        used = self.slots[row] >= 0
-        if used.any():
-            self.free.extend(self.slots[row][used].tolist())
-            self.slots[row] = -1
-
-
 class OptionReplayBuffer(ReplayBuffer):
     """
     Replay buffer of CAPS: rows are time steps, columns are environments.
@@ -134,10 +65,14 @@ class OptionReplayBuffer(ReplayBuffer):
     :param action_space: Action space
     :param device: PyTorch device
     :param n_envs: Number of parallel environments
-    :param optimize_memory_usage: Nothing more to do here: each observation is stored once in any case
+    :param optimize_memory_usage: Store each frame of a stack of images once. Stacks are told from other images in
+        the first step, see ``frame_stack``.
     :param handle_timeout_termination: Bootstrap where an episode was truncated
     :param n_options: Number of options
     :param sequence_length: Length of the sequences to sample; 1 samples transitions
+    :param frame_stack: Number of frames that each observation is a stack of, the newest last: each is stored once.
+        1 for no stacks, None to leave it to ``optimize_memory_usage``.
+    :param compression: Compress observations without loss: ``"zlib"``, or ``"lz4"``, which is faster and an extra
     """
 
     stores: dict[str | None, ObservationStore]
@@ -153,6 +88,8 @@ class OptionReplayBuffer(ReplayBuffer):
         handle_timeout_termination: bool = True,
         n_options: int = 1,
         sequence_length: int = 1,
+        frame_stack: int | None = None,
+        compression: Compression | None = None,
     ) -> None:
         # Not ReplayBuffer.__init__, which would allocate its own arrays (SB3's DictReplayBuffer does the same).
         BaseBuffer.__init__(self, buffer_size, observation_space, action_space, device, n_envs)
@@ -160,11 +97,16 @@ class OptionReplayBuffer(ReplayBuffer):
         self.optimize_memory_usage = optimize_memory_usage
         self.handle_timeout_termination = handle_timeout_termination
         self.sequence_length = sequence_length
+        self.frame_stack, self.compression = frame_stack, compression
         rows = (self.buffer_size, n_envs)
-        spaces_by_key: dict[Any, spaces.Space] = (
+        self.spaces_by_key: dict[Any, spaces.Space] = (
             dict(observation_space.spaces) if isinstance(observation_space, spaces.Dict) else {None: observation_space}
         )
-        self.stores = {key: ObservationStore(*rows, space) for key, space in spaces_by_key.items()}
+        self._check_fits(n_options)
+        self.stores = {
+            key: self._store(key, self._presumed_stack(key, optimize_memory_usage)) for key in self.spaces_by_key
+        }
+        self._check_compression()
         self.actions = np.zeros(rows, dtype=np.int64)
         self.rewards = np.zeros(rows, dtype=np.float32)
         self.dones = np.zeros(rows, dtype=bool)
@@ -173,6 +115,62 @@ class OptionReplayBuffer(ReplayBuffer):
         self.agreements = np.zeros((*rows, n_options), dtype=bool)
         # The last step that is known of an episode: the next row belongs to another one.
         self.last_steps = np.zeros(rows, dtype=bool)
+
+    def reset(self) -> None:
+        """Forget everything."""
+        super().reset()
+        for store in self.stores.values():
+            store.reset()
+
+    def _store(self, key: str | None, frame_stack: int) -> ObservationStore:
+        space = self.spaces_by_key[key]
+        try:
+            return ObservationStore(self.buffer_size, self.n_envs, space, frame_stack, self.compression)
+        except MemoryError as error:
+            raise MemoryError(f"The replay buffer does not fit: pass a smaller buffer_size. ({error})") from error
+
+    def _presumed_stack(self, key: str | None, optimize_memory_usage: bool) -> int:
+        """How many frames an observation is a stack of, as far as its space tells."""
+        shape = self.spaces_by_key[key].shape
+        is_image = shape is not None and len(shape) == 3
+        if self.frame_stack is not None:
+            # Beside stacked images, a Dict may hold vectors that are not
+            return self.frame_stack if is_image or key is None else 1
+        return shape[frame_axis(shape)] if shape is not None and is_image and optimize_memory_usage else 1
+
+    def _bytes_needed(self, n_options: int, optimize_memory_usage: bool) -> int:
+        """The memory that a full buffer takes, uncompressed."""
+        rows = (self.buffer_size, self.n_envs)
+        stacks = {key: self._presumed_stack(key, optimize_memory_usage) for key in self.spaces_by_key}
+        observations = [ObservationStore.bytes_needed(*rows, self.spaces_by_key[key], stacks[key]) for key in stacks]
+        # Actions, options, rewards, three flags and the agreements
+        return sum(observations) + self.buffer_size * self.n_envs * (19 + n_options)
+
+    def _check_fits(self, n_options: int) -> None:
+        """A warning, no error: memory is taken as the buffer fills, which a short run never does."""
+        needed, available = self._bytes_needed(n_options, self.optimize_memory_usage), available_memory()
+        if self.compression is not None or available is None or needed <= available:
+            return
+        size = self.buffer_size * self.n_envs
+        advice = f"pass a smaller buffer_size (up to {int(size * available / needed):,} fit)"
+        optimized = self._bytes_needed(n_options, optimize_memory_usage=True)
+        if optimized < needed:
+            advice += f", optimize_memory_usage=True if its images are stacks of frames ({optimized / 1e9:.1f} GB)"
+        warnings.warn(
+            f"The replay buffer of {size:,} transitions takes {needed / 1e9:.1f} GB when it is full, but "
+            f"{available / 1e9:.1f} GB are available: {advice}, "
+            'or replay_buffer_kwargs={"compression": "zlib"} for images.',
+            stacklevel=2,
+        )
+
+    def _check_compression(self) -> None:
+        if self.compression is not None:
+            codec(self.compression)
+            if all(store.compression is None for store in self.stores.values()):
+                raise ValueError(
+                    f"compression={self.compression!r} is for images: observations of {self.observation_space} would "
+                    "grow by it. Pass None."
+                )
 
     def add(  # type: ignore[override]
         self,
@@ -194,9 +192,11 @@ class OptionReplayBuffer(ReplayBuffer):
         :param infos: tell apart truncations
         """
         row, previous = self.pos, (self.pos - 1) % self.buffer_size
+        if row == 0 and not self.full and self.optimize_memory_usage and self.frame_stack is None:
+            self._detect_stacks(obs, next_obs)
         for key, store in self.stores.items():
-            values = (obs, next_obs) if key is None else (obs[key], next_obs[key])
-            self.last_steps[previous] |= store.add(row, *values)  # type: ignore[arg-type]
+            values: Any = (obs, next_obs) if key is None else (obs[key], next_obs[key])
+            self.last_steps[previous] |= store.add(*values)
         self.actions[row] = action.actions
         self.options[row] = action.options
         self.agreements[row] = action.agreements
@@ -209,6 +209,14 @@ class OptionReplayBuffer(ReplayBuffer):
         if self.pos == self.buffer_size:
             self.full = True
             self.pos = 0
+
+    def _detect_stacks(
+        self, obs: np.ndarray | dict[str, np.ndarray], next_obs: np.ndarray | dict[str, np.ndarray]
+    ) -> None:
+        for key, store in self.stores.items():
+            values: Any = (obs, next_obs) if key is None else (obs[key], next_obs[key])
+            if store.frame_stack > 1:
+                self.stores[key] = self._store(key, detected_frame_stack(*values))
 
     def sample(  # type: ignore[override]
         self, batch_size: int, env: VecNormalize | None = None
@@ -255,12 +263,9 @@ class OptionReplayBuffer(ReplayBuffer):
         self, rows: np.ndarray, envs: np.ndarray, lengths: np.ndarray, env: VecNormalize | None
     ) -> th.Tensor | TensorDict:
         """The observations of each sequence and the successor of its last step, flattened."""
-        columns = np.arange(len(envs))
         found: dict[Any, np.ndarray] = {}
         for key, store in self.stores.items():
-            successors = store.get_next(rows[lengths - 1, columns], envs)
-            observations = np.concatenate([store.get(rows, envs), successors[None]])
-            observations[lengths, columns] = successors
+            observations = store.get_sequences(rows, envs, lengths)
             found[key] = observations.reshape(-1, *observations.shape[2:])
         normalized = self._normalize_obs(found.get(None, found), env)
         if isinstance(normalized, dict):
