@@ -52,6 +52,7 @@ class Checkpoints:
         model.save_replay_buffer(partial / "replay_buffer.pkl")
         state = {
             "random": (random.getstate(), np.random.get_state(), th.get_rng_state()),
+            "actions": model.action_space.np_random,
             "env": {name: getattr(env, name) for name in self.env_state},
             "notes": notes,
         }
@@ -83,6 +84,7 @@ class Checkpoints:
         random.setstate(python_state)
         np.random.set_state(numpy_state)
         th.set_rng_state(torch_state)
+        model.action_space._np_random = state["actions"]
         return model, state["notes"]
 
     def clear(self) -> None:

@@ -10,7 +10,7 @@ from gymnasium import spaces
 from stable_baselines3.dqn import DQN
 
 from sb3_caps.common.sources import SourcePolicy, as_source
-from sb3_caps.envs.monster_kong.level import GOALS
+from sb3_caps.envs.monster_kong.level import GOALS, load_level
 from sb3_caps.envs.monster_kong.observations import observer
 from sb3_caps.envs.monster_kong.physics import ACTIONS
 from sb3_caps.envs.monster_kong.planner import UNREACHABLE, plan
@@ -82,7 +82,8 @@ def network_file(folder: Path, setting: str, goal: str, observation: str) -> Pat
     :param observation: what it observes
     :return: where the network is kept
     """
-    return folder / "sources" / f"{setting}_{goal}_{observation}.zip"
+    level = load_level(setting)
+    return folder / "sources" / f"{level.name}_{level.key[:8]}_{goal}_{observation}.zip"
 
 
 def train_networks(
@@ -110,10 +111,10 @@ def train_networks(
         if file.is_file():
             continue
         model, success = _imitate(setting, goal, observation, passes, batch_size)
-        report(f"source network {setting}/{goal}/{observation}: reaches its goal in {success:.1%} of its episodes")
+        report(f"source network {file.stem}: reaches its goal in {success:.1%} of its episodes")
         if success < REQUIRED_SUCCESS:
             raise ValueError(
-                f"The source network for {goal!r} on map {setting!r} succeeds in {success:.1%} of its episodes, less "
+                f"The source network for {goal!r} succeeds in {success:.1%} of its episodes, less "
                 f"than {REQUIRED_SUCCESS:.0%}: train it longer, or take the planner's policies (--sources planner)."
             )
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,258 @@
+"""The Monster Kong study: exact evaluation, runs that survive being killed, and what becomes of their curves."""
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+from stable_baselines3 import DQN
+
+from sb3_caps import CAPS
+from sb3_caps.caps.policies import Execution
+from sb3_caps.envs.monster_kong.planner import plan
+from sb3_caps.envs.monster_kong.vec_env import MonsterKongVecEnv
+from sb3_caps.experiments import monster_kong_study as study
+from sb3_caps.experiments.checkpoints import Checkpoints, EpochCallback, read_rows, write_rows
+from sb3_caps.experiments.monster_kong_evaluation import ExactEvaluation, Outcome, PlayedEvaluation, paper_average
+from sb3_caps.experiments.monster_kong_figures import interval, steps_to
+from sb3_caps.experiments.monster_kong_sources import UselessPolicy, make_sources, network_file, train_networks
+from sb3_caps.experiments.presets import ALGORITHMS, METHODS, SETTINGS
+from sb3_caps.experiments.runner import Run, run_missing
+
+MAP = """
+##########
+#........#
+#.D....P.#
+####HH####
+#...HH...#
+#.B.HH.C.#
+##########
+"""
+
+
+def arguments(results: Path, *given: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    study.add_arguments(parser)
+    return parser.parse_args(["--results", str(results), "--task", "g2", "--seeds", "7", "--jobs", "1", *given])
+
+
+def test_exact_evaluation_knows_the_optimum() -> None:
+    """A DQN whose network answers with the planner's actions gets the optimum, from every start."""
+    evaluate = ExactEvaluation(MAP, "princess")
+    model = DQN("MlpPolicy", MonsterKongVecEnv(1, MAP, "princess", "features"), buffer_size=1, device="cpu")
+    best = th.eye(6)[th.from_numpy(evaluate.plan.actions)]
+    model.policy.q_net.forward = lambda obs: best  # type: ignore[method-assign]
+    outcome = evaluate(model)
+    assert outcome.returns.mean() == pytest.approx(evaluate.optimum)
+    assert outcome.successes == 1
+    np.testing.assert_array_equal(outcome.lengths, evaluate.plan.steps[evaluate.plan.starts])
+
+
+@pytest.mark.parametrize("execution", ["call-and-return", "interrupting"])
+def test_exact_evaluation_is_what_playing_gives(execution: Execution) -> None:
+    env = MonsterKongVecEnv(1, MAP, "princess", "features")
+    sources = make_sources(MAP, "princess", "features", "planner", Path())
+    model = CAPS("MlpPolicy", env, source_policies=sources, execution=execution, seed=1, device="cpu")
+    # Any network will do: one that chooses and ends options in all kinds of ways
+    with th.no_grad():
+        for parameter in [*model.q_net.parameters(), *model.policy.termination_net.parameters()]:
+            parameter.normal_()
+    exact = ExactEvaluation(MAP, "princess", horizon=60)(model)
+    starts = plan(MAP, "princess").starts
+    games = MonsterKongVecEnv(len(starts), MAP, "princess", "features", horizon=60)
+    games.reset()
+    games.states = games.previous = starts.astype(np.int64)
+    observations: Any = games._observer.many(starts, starts)
+    state, dones = None, np.ones(len(starts), dtype=bool)
+    returns, lengths = np.zeros(len(starts)), np.zeros(len(starts), dtype=np.int64)
+    for step in range(1, 61):
+        actions, state = model.predict(observations, state=state, episode_start=dones, deterministic=True)
+        observations, rewards, dones, _ = games.step(actions)
+        first = dones & (lengths == 0)
+        lengths[first] = step
+        returns[first] = rewards[first] * 0.99 ** (step - 1)
+    np.testing.assert_array_equal(exact.lengths, lengths)
+    np.testing.assert_allclose(exact.returns, returns)
+    assert 0 < exact.successes < 1, "a policy that always wins, or never, would compare little"
+
+
+def test_the_papers_average_by_hand() -> None:
+    # Whatever starts are drawn: ten steps begin two episodes of six steps, or ten of one
+    assert paper_average(Outcome(np.array([0.5]), np.array([6])), seed=0, n_steps=10) == 0.5
+    both = Outcome(np.array([0.0, 1.0]), np.array([9, 1]))
+    drawn = np.random.default_rng(3).integers(2, size=10)
+    begun = [r for r, before in zip(drawn, np.cumsum(9 - 8 * drawn) - (9 - 8 * drawn), strict=True) if before < 10]
+    assert paper_average(both, seed=3, n_steps=10) == pytest.approx(np.mean(begun))
+
+
+def test_played_evaluation_counts_what_it_plays() -> None:
+    model = DQN("MlpPolicy", MonsterKongVecEnv(1, MAP, "princess", "features"), buffer_size=1, device="cpu", seed=0)
+    outcome = PlayedEvaluation(MAP, "princess", "features", n_steps=2400)(model)
+    assert outcome.lengths.sum() == 2400
+    assert len(outcome.lengths) == len(outcome.returns)
+
+
+@pytest.mark.parametrize("method", ["caps", "dqn", "prql"])
+def test_a_run_goes_on_from_its_checkpoint_to_the_last_bit(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (whole,) = study.plan_runs(arguments(tmp_path / "whole", "--method", method, "--steps", "2800"))
+    (cut,) = study.plan_runs(arguments(tmp_path / "cut", "--method", method, "--steps", "2800"))
+    monkeypatch.setattr(study, "EpochCallback", partial(EpochCallback, seconds_between=0))
+    study.execute(whole)
+
+    save = Checkpoints.save
+
+    def killed(self: Checkpoints, model: Any, env: Any, notes: Any) -> None:
+        save(self, model, env, notes)
+        if model.num_timesteps >= 2100:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Checkpoints, "save", killed)
+    with pytest.raises(KeyboardInterrupt):
+        study.execute(cut)
+    monkeypatch.setattr(Checkpoints, "save", save)
+    study.execute(cut)
+
+    curves = [[{**row, "seconds": 0} for row in read_rows(run.curve)] for run in (whole, cut)]
+    assert curves[0] == curves[1]
+    assert [row["steps"] for row in curves[0]] == [704, 1408, 2112, 2800]
+    algorithm = ALGORITHMS[METHODS[method].algorithm]
+    models = [algorithm.load(run.folder / "model.zip", device="cpu") for run in (whole, cut)]
+    for one, other in zip(models[0].policy.parameters(), models[1].policy.parameters(), strict=True):
+        assert th.equal(one, other)
+    assert not list(cut.folder.glob("*checkpoint*"))
+
+
+def test_half_a_checkpoint_does_not_count(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, ())
+    (tmp_path / "partial_checkpoint").mkdir()
+    assert checkpoints.newest() is None
+    for steps in (900, 1200):
+        (tmp_path / f"checkpoint_{steps}").mkdir()
+    newest = checkpoints.newest()
+    assert newest is not None
+    assert newest.name == "checkpoint_1200"
+
+
+def test_a_killed_study_is_resumed_without_repeating_a_finished_run(tmp_path: Path) -> None:
+    given = ["--results", str(tmp_path), "--task", "g2", "--method", "dqn", "caps", "--seeds", "0", "--jobs", "1"]
+    given += ["--steps", "2400"]
+    script = (
+        "import argparse; from sb3_caps.experiments import monster_kong_study as study;"
+        "parser = argparse.ArgumentParser(); study.add_arguments(parser); study.run(parser.parse_args())"
+    )
+    command = [sys.executable, "-c", script, *given]
+    quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, start_new_session=True, env=environment, **quiet)
+    runs = {run.config["method"]: run for run in study.plan_runs(arguments(tmp_path, *given[2:]))}
+    deadline = time.monotonic() + 60
+    while not (runs["dqn"].finished and runs["caps"].curve.exists()):
+        assert time.monotonic() < deadline
+        assert process.poll() is None or runs["caps"].finished
+        time.sleep(0.05)
+    # The whole group: no worker of it may finish the job
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    before = {path: path.stat().st_mtime_ns for path in runs["dqn"].folder.iterdir()}
+
+    subprocess.run(command, check=True, env=environment, **quiet)
+    assert {path: path.stat().st_mtime_ns for path in runs["dqn"].folder.iterdir()} == before
+    assert runs["caps"].finished
+    assert read_rows(runs["caps"].curve)[-1]["steps"] >= 2400
+    assert list((tmp_path / "figures").glob("figure11_g2_*.png"))
+
+
+def fails_for_odd_seeds(run: Run) -> dict[str, Any]:
+    if run.config["seed"] % 2:
+        raise ValueError("odd")
+    return {"done": True}
+
+
+def test_a_run_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
+    runs = [Run(tmp_path / str(seed), {"seed": seed}, steps=10) for seed in range(3)]
+    errors = run_missing(runs, fails_for_odd_seeds, jobs=1, command=["sb3-caps", "reproduce"])
+    assert [run.finished for run in runs] == [True, False, True]
+    assert len(errors) == 1
+    assert "ValueError: odd" in errors[0]
+    assert "odd" in (runs[1].folder / "error.txt").read_text()
+    assert (runs[0].folder / "command.txt").read_text() == "sb3-caps reproduce\n"
+    assert [run.steps_done() for run in runs] == [10, 0, 10]
+
+
+def test_an_unknown_backend_is_refused(tmp_path: Path) -> None:
+    run = Run(tmp_path, {"seed": 0}, steps=1)
+    with pytest.raises(ValueError, match="Unknown backend"):
+        run_missing([run], fails_for_odd_seeds, backend="slurm")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="has no address"):
+        run_missing([run], fails_for_odd_seeds, address="tcp://somewhere")
+
+
+def test_curves_are_written_and_read(tmp_path: Path) -> None:
+    rows = [{"steps": 100.0, "share": 1 / 3}, {"steps": 200.0, "share": 0.5}]
+    write_rows(tmp_path / "curve.csv", rows)
+    for found, row in zip(read_rows(tmp_path / "curve.csv"), rows, strict=True):
+        assert found == pytest.approx(row)
+
+
+def test_steps_and_intervals_by_hand() -> None:
+    steps, shares = np.array([10.0, 20.0, 30.0]), np.array([0.2, 0.95, 0.4])
+    assert steps_to(steps, shares, 0.9) == 20
+    assert steps_to(steps, shares, 0.96) == np.inf
+    # Standard deviation √2, so a standard error of 1; t with one degree of freedom
+    np.testing.assert_allclose(interval(np.array([[1.0], [3.0]])), 12.71)
+    assert interval(np.array([[1.0, 2.0]])).tolist() == [0, 0]
+
+
+def test_the_papers_settings_are_the_papers() -> None:
+    (run,) = study.plan_runs(arguments(Path("results"), "--method", "caps", "--preset", "paper"))
+    found = study.arguments_of(run.config)
+    # 1.25 million training steps of the 2.5 over which the learning rate falls, one for each four transitions
+    assert found["learning_rate"].at(5_000_000) == pytest.approx(7.5e-5)
+    assert found["exploration_fraction"] * run.steps == pytest.approx(17_500_000)
+    assert (found["learning_starts"], found["batch_size"], found["train_freq"]) == (50_000, 32, 4)
+    assert run.steps == 125 * SETTINGS["paper"].epoch
+    env = MonsterKongVecEnv(1, "b", "gem", "features")
+    model = study.build({**run.config, "steps": 1000}, env)
+    assert isinstance(model, CAPS)
+    assert model.initial_termination == 0.5
+    assert (model.sequence_length, model.execution) == (1, "call-and-return")
+    assert model.termination_regularization == 0.005
+    assert model.options.source_names == ["diamond", "coin", "princess"]
+
+
+@pytest.mark.parametrize("preset", SETTINGS)
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_can_be_built(method: str, preset: str) -> None:
+    (run,) = study.plan_runs(arguments(Path("results"), "--method", method, "--preset", preset))
+    model = study.build({**run.config}, MonsterKongVecEnv(2, "b", "gem", "features"))
+    with_sources = METHODS[method].sources != "none" and method != "dqn"
+    assert len(getattr(model, "source_names", [])) == (3 if with_sources else 0)
+
+
+def test_useless_sources_have_no_aim() -> None:
+    observations = np.random.default_rng(0).random((6000, 21)).astype(np.float32)
+    actions = UselessPolicy(0)(observations)
+    np.testing.assert_array_equal(actions, UselessPolicy(0)(observations))
+    assert np.bincount(actions, minlength=6).min() > 800
+    assert (actions != UselessPolicy(1)(observations)).mean() > 0.7
+
+
+def test_source_networks_imitate_the_planner(tmp_path: Path) -> None:
+    said: list[str] = []
+    train_networks(MAP, ["diamond"], "features", tmp_path, passes=60, batch_size=16, report=said.append)
+    assert "in 9" in said[0] or "in 100" in said[0]
+    written = network_file(tmp_path, MAP, "diamond", "features").stat().st_mtime_ns
+    train_networks(MAP, ["diamond"], "features", tmp_path, report=said.append)
+    assert network_file(tmp_path, MAP, "diamond", "features").stat().st_mtime_ns == written
+    with pytest.raises(ValueError, match="less than 95%"):
+        train_networks(MAP, ["coin"], "features", tmp_path, passes=1, batch_size=200, report=said.append)
