@@ -1,5 +1,6 @@
 """Context-Aware Policy Reuse for Stable-Baselines3."""
 
+import sb3_caps.envs  # noqa: F401 registers the environments
 from sb3_caps.caps import CAPS
 from sb3_caps.common.schedules import PiecewiseLinear
 from sb3_caps.common.sources import SourcePolicy, as_source, each
