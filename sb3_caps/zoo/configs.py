@@ -30,7 +30,7 @@ def find_config(algo: str, env_id: str) -> str | None:
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         for installed in importlib.metadata.files("sb3-caps") or []:
             if installed.parts[-2:] == ("zoo_configs", file):
-                candidates.append(Path(str(installed.locate())))
+                candidates.append(Path(str(installed.locate())).resolve())
     found = next((path for path in candidates if path.is_file()), None)
     if found is None:
         return None
