@@ -21,7 +21,7 @@ class CAPSConfig:
     :param half_life: K of ε = 1 − k / (k + K) in episode k
     :param termination: a number fixes β of all options, None learns it
     :param regularization: ρ, added to the advantage in Equation 2
-    :param initial_termination: β of all options at the start
+    :param initial_termination: β of all options at the start, or (β of sources, β of primitive options)
     :param concurrent: update all options that agree with the action, or only the active one
     :param primitives: add the primitive options
     """
@@ -30,20 +30,27 @@ class CAPSConfig:
     learning_rate: float = 0.5
     termination_learning_rate: float = 0.2
     gamma: float = GAMMA
-    half_life: float = 100.0
+    half_life: float = 25.0
     termination: float | None = None
     regularization: float = 0.0
-    initial_termination: float = 0.5
+    initial_termination: float | tuple[float, float] = 0.5
     concurrent: bool = True
     primitives: bool = True
 
     def __post_init__(self) -> None:
         if not self.sources and not self.primitives:
             raise ValueError("there is no option: give source policies or keep the primitive options")
-        if not 0.0 < self.initial_termination < 1.0:
+        if not all(0.0 < start < 1.0 for start in self.start()):
             raise ValueError(f"initial_termination must be between 0 and 1, not {self.initial_termination}")
         if self.termination is not None and not 0.0 <= self.termination <= 1.0:
             raise ValueError(f"termination must be from 0 to 1, or None to learn it, not {self.termination}")
+
+    def start(self) -> tuple[float, float]:
+        """
+        :return: β of sources and β of primitive options at the start
+        """
+        start = self.initial_termination
+        return start if isinstance(start, tuple) else (start, start)
 
 
 class TabularCAPS(Learner):
@@ -77,12 +84,11 @@ class TabularCAPS(Learner):
         self.regularization = column(configs, lambda config: config.regularization)
         self.concurrent = column(configs, lambda config: config.concurrent).astype(bool)
         self.some_alone = not self.concurrent.all()
-        fixed = [config.termination is not None for config in configs]
-        self.termination_learning_rate[fixed] = 0.0
-        start = column(configs, lambda c: c.initial_termination if c.termination is None else c.termination)
+        self.termination_learning_rate[[config.termination is not None for config in configs]] = 0.0
+        start = np.array([_initial_termination(config, n_options) for config in configs])
         # θ of a fixed β of 0 or 1 is infinite, as it should be: its sigmoid is exact.
         with np.errstate(divide="ignore"):
-            self.theta = np.repeat(np.log(start) - np.log1p(-start), n_states)[:, None].repeat(n_options, axis=1)
+            self.theta = (np.log(start) - np.log1p(-start)).repeat(n_states, axis=0)
 
     def begin(self, runs: np.ndarray, states: np.ndarray, draws: np.ndarray) -> None:
         self.option[runs] = self._choose(runs, states, draws)
@@ -163,6 +169,14 @@ def _option_actions(config: CAPSConfig, n_states: int) -> np.ndarray:
             raise ValueError(f"a source must have an action for each of {n_states} states, not {np.shape(source)}")
     primitives = [np.full(n_states, action) for action in range(N_ACTIONS)] if config.primitives else []
     return np.stack([*config.sources, *primitives], axis=1)
+
+
+def _initial_termination(config: CAPSConfig, n_options: int) -> np.ndarray:
+    """β of each option of a run at the start."""
+    if config.termination is not None:
+        return np.full(n_options, config.termination)
+    of_sources, of_primitives = config.start()
+    return np.where(np.arange(n_options) < len(config.sources), of_sources, of_primitives)
 
 
 def sigmoid(theta: np.ndarray) -> np.ndarray:

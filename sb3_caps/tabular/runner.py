@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from sb3_caps.envs.grid.batched import BatchedGrid, GridTask
-from sb3_caps.tabular.base import Learner
+from sb3_caps.tabular.base import GAMMA, Learner
 from sb3_caps.tabular.streams import Streams
 
 # Of the draws of a step, the first two are the noise of a move and the next three the start of an episode.
@@ -20,6 +20,7 @@ class Experiment:
     :param tasks: the task of each run
     :param seeds: the seed of each run
     :param episodes: how many episodes each run has
+    :param snapshots: keep the tables of each run when it has finished this many episodes
     :param gamma: the discount factor of the returns that are recorded
     """
 
@@ -29,7 +30,8 @@ class Experiment:
         tasks: Sequence[GridTask],
         seeds: Sequence[int],
         episodes: int,
-        gamma: float = 0.95,
+        snapshots: Sequence[int] = (),
+        gamma: float = GAMMA,
     ) -> None:
         if not learner.n_runs == len(tasks) == len(seeds):
             raise ValueError(f"{learner.n_runs} learners, {len(tasks)} tasks and {len(seeds)} seeds: give one of each")
@@ -41,6 +43,13 @@ class Experiment:
         self.runs = np.arange(learner.n_runs)
         #: the discounted return of each episode, of shape (runs, episodes)
         self.returns = np.zeros((learner.n_runs, episodes))
+        self._snapshot_at = np.array(snapshots, dtype=np.intp)
+        #: the tables at each snapshot, of shape (snapshots, runs, ...)
+        self.snapshots = {
+            name: np.zeros((len(snapshots), *table.shape), dtype=table.dtype)
+            for name, table in learner.tables().items()
+            if len(snapshots)
+        }
         self._discounts = gamma ** np.arange(self.grid.horizon)
         draws = self.streams.next()
         self.grid.reset(self.runs, draws[:, _START])
@@ -83,6 +92,8 @@ class Experiment:
         returns = np.where(reached, self._discounts[self.grid.steps[ended] - 1], 0.0)
         self.returns[runs, self.learner.episodes[runs]] = returns
         self.learner.end(runs, returns)
+        if self.snapshots:
+            self._take_snapshots(runs)
         self.grid.reset(ended, draws[:, _START])
         self.learner.begin(runs, self.grid.cells[ended], draws[:, _LEARNER])
         over = self.learner.episodes[self.runs] == self.returns.shape[1]
@@ -91,3 +102,9 @@ class Experiment:
             self.runs = self.runs[keep]
             self.grid.keep(keep)
             self.streams.keep(keep)
+
+    def _take_snapshots(self, runs: np.ndarray) -> None:
+        which, row = np.nonzero(self._snapshot_at[:, None] == self.learner.episodes[runs])
+        if len(which):
+            for name, table in self.learner.tables().items():
+                self.snapshots[name][which, runs[row]] = table[runs[row]]

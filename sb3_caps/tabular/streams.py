@@ -33,7 +33,7 @@ class Streams:
         self.columns = columns
         self._starts = mix(mix(np.array(seeds, dtype=np.uint64) + _GOLDEN))
         self._step = 0
-        self._block = np.zeros((0, len(seeds), columns))
+        self._block: np.ndarray = np.zeros((0, len(seeds), columns))
 
     def next(self) -> np.ndarray:
         """

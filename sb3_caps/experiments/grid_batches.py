@@ -1,0 +1,229 @@
+"""What the grid study runs: for each batch, the method, task, seed and configuration of every run in it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from sb3_caps.envs.grid import GridMap, GridTask, Plan, plan
+from sb3_caps.tabular import (
+    OPSTL,
+    PRQL,
+    CAPSConfig,
+    Learner,
+    OPSTLConfig,
+    OptionCritic,
+    OptionCriticConfig,
+    PRQLConfig,
+    QConfig,
+    QLearning,
+    TabularCAPS,
+)
+
+# name in files and figures: (map, goal)
+TASKS = {"g": ("rooms", "g"), "g'": ("rooms", "g'"), "changed": ("rooms_changed", "g")}
+SOURCE_TASKS = {name: ("rooms", name) for name in ("G1", "G2", "G3", "G4")}
+METHODS = ("CAPS", "CAPS, β = 0.5", "Q-learning", "PRQL", "OPS-TL", "Option-Critic")
+# Source tasks are learned by Q-learning with a smaller learning rate, so that it converges in spite of the noise.
+SOURCE_LEARNER = QConfig(learning_rate=0.1, half_life=100.0)
+OC_SOURCE_HALF_LIFE = 400.0
+
+LEARNED_SOURCES = "sources learned by Q-learning"
+N_ACTIONS = 4
+
+Tables = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Run:
+    """
+    One run of the study.
+
+    :param variant: the method, or the ablation
+    :param task: a key of ``TASKS`` or ``SOURCE_TASKS``
+    :param seed: its random numbers
+    :param config: its learner's configuration
+    """
+
+    variant: str
+    task: str
+    seed: int
+    config: Any
+
+    def describe(self) -> dict[str, Any]:
+        """
+        :return: the run as plain values; of the sources only the number, since they are tables
+        """
+        values = {item.name: getattr(self.config, item.name) for item in fields(self.config)}
+        described = {key: len(value) if key in ("sources", "preferences") else value for key, value in values.items()}
+        return {"variant": self.variant, "task": self.task, "seed": self.seed, **described}
+
+
+@dataclass(frozen=True)
+class Batch:
+    """
+    Runs that step together.
+
+    :param learner: the class of their learners
+    :param runs: from the number of runs of each variant to the runs
+    :param needs: a batch that has to be finished before, if there is one
+    :param complete: from the runs and the result of that batch to the runs with what it has learned
+    :param snapshots: keep the tables after these shares of all episodes
+    """
+
+    learner: Callable[..., Learner]
+    runs: Callable[[int], list[Run]]
+    needs: str | None = None
+    complete: Callable[[list[Run], Tables], list[Run]] | None = None
+    snapshots: tuple[float, ...] = ()
+
+
+@lru_cache
+def task(name: str) -> GridTask:
+    """
+    :param name: a key of ``TASKS`` or ``SOURCE_TASKS``
+    :return: the task
+    """
+    map_name, goal = {**TASKS, **SOURCE_TASKS}[name]
+    return GridTask(_map(map_name), goal)
+
+
+@lru_cache
+def _map(name: str) -> GridMap:
+    return GridMap.load(name)
+
+
+@lru_cache
+def optimum(name: str) -> Plan:
+    """
+    :param name: a key of ``TASKS`` or ``SOURCE_TASKS``
+    :return: the planner's solution
+    """
+    return plan(*task(name))
+
+
+def planned_sources() -> list[np.ndarray]:
+    """
+    :return: the planner's policies for G1 to G4
+    """
+    return [optimum(name).policy for name in SOURCE_TASKS]
+
+
+def _each_seed(variant: str, task_name: str, n_runs: int, config: Any) -> list[Run]:
+    return [Run(variant, task_name, seed, config) for seed in range(n_runs)]
+
+
+def _on_all_tasks(variants: Mapping[str, Callable[[], Any]]) -> Callable[[int], list[Run]]:
+    def runs(n_runs: int) -> list[Run]:
+        configs = {variant: make() for variant, make in variants.items()}
+        return [run for name, config in configs.items() for on in TASKS for run in _each_seed(name, on, n_runs, config)]
+
+    return runs
+
+
+def _q_learning(n_runs: int) -> list[Run]:
+    caps_epsilon = QConfig(half_life=CAPSConfig().half_life)
+    runs = _on_all_tasks({"Q-learning": QConfig, "Q-learning, ε of CAPS": lambda: caps_epsilon})(n_runs)
+    return runs + _each_seed("Q-learning, α = 0.1", "g", n_runs, QConfig(learning_rate=0.1))
+
+
+def _learned_sources(n_runs: int) -> list[Run]:
+    return [run for name in SOURCE_TASKS for run in _each_seed("source", name, n_runs, SOURCE_LEARNER)]
+
+
+def _option_critic_sources(n_runs: int) -> list[Run]:
+    config = OptionCriticConfig([_nothing_learned()], half_life=OC_SOURCE_HALF_LIFE)
+    return [run for name in SOURCE_TASKS for run in _each_seed("source", name, n_runs, config)]
+
+
+def _nothing_learned() -> np.ndarray:
+    return np.zeros((_map("rooms").n_cells, N_ACTIONS))
+
+
+def _start_options(runs: list[Run], sources: Tables) -> list[Run]:
+    """Each run of Option-Critic starts from the options that its own seed has learned on the source tasks."""
+    learned = sources["preferences"].reshape(len(SOURCE_TASKS), -1, _map("rooms").n_cells, N_ACTIONS)
+    return [replace(run, config=replace(run.config, preferences=tuple(learned[:, run.seed]))) for run in runs]
+
+
+def _take_learned_sources(runs: list[Run], sources: Tables) -> list[Run]:
+    """One row of the ablation table has sources that were learned, each run those of its own seed."""
+    learned = sources["values"].argmax(axis=-1).reshape(len(SOURCE_TASKS), -1, _map("rooms").n_cells)
+    return [
+        replace(run, config=CAPSConfig(tuple(learned[:, run.seed]))) if run.variant == LEARNED_SOURCES else run
+        for run in runs
+    ]
+
+
+def _ablations(n_runs: int) -> list[Run]:
+    return [run for name, config in ablations().items() for run in _each_seed(name, "g", n_runs, config)]
+
+
+def ablations() -> dict[str, CAPSConfig]:
+    """
+    :return: the configuration of each row of the ablation table
+    """
+    sources = planned_sources()
+    best = optimum("g").policy
+    plain = CAPSConfig(sources)
+    random = np.random.default_rng(2019)
+    # Up and down, left and right change places.
+    opposite = np.array([1, 0, 3, 2])[best]
+    return {
+        "β = 1": replace(plain, termination=1.0),
+        "no concurrent updates": replace(plain, concurrent=False),
+        "no primitive options": replace(plain, primitives=False),
+        "ρ = 0.005": replace(plain, regularization=0.005),
+        "ρ = 0.05": replace(plain, regularization=0.05),
+        "α = 0.1": replace(plain, learning_rate=0.1),
+        "α = 0.9": replace(plain, learning_rate=0.9),
+        "α_β = 0.02": replace(plain, termination_learning_rate=0.02),
+        "α_β = 2": replace(plain, termination_learning_rate=2.0),
+        "β starts at 0.1": replace(plain, initial_termination=0.1),
+        "β starts at 0.9": replace(plain, initial_termination=0.9),
+        "β starts at 0.5, of primitives at 0.95": replace(plain, initial_termination=(0.5, 0.95)),
+        "ε of Q-learning (K = 800)": replace(plain, half_life=800.0),
+        "no sources": replace(plain, sources=[]),
+        "1 source (G1)": replace(plain, sources=sources[:1]),
+        "2 sources (G1, G2)": replace(plain, sources=sources[:2]),
+        "4 useless sources (random tables)": replace(plain, sources=list(random.integers(0, 4, (4, len(best))))),
+        "4 harmful sources (opposite of the optimum)": replace(plain, sources=[opposite] * 4),
+        "the optimal policy as fifth source": replace(plain, sources=[*sources, best]),
+        LEARNED_SOURCES: plain,
+    }
+
+
+def _planned(config: Callable[..., Any], **changes: Any) -> Callable[[], Any]:
+    return lambda: config(sources=planned_sources(), **changes)
+
+
+BATCHES: dict[str, Batch] = {
+    "sources": Batch(QLearning, _learned_sources),
+    "option_critic_sources": Batch(OptionCritic, _option_critic_sources),
+    "caps": Batch(
+        TabularCAPS,
+        _on_all_tasks({"CAPS": _planned(CAPSConfig), "CAPS, β = 0.5": _planned(CAPSConfig, termination=0.5)}),
+        snapshots=(0.02, 0.05, 0.1, 0.2, 0.5, 1.0),
+    ),
+    "ablations": Batch(TabularCAPS, _ablations, needs="sources", complete=_take_learned_sources),
+    "option_critic": Batch(
+        OptionCritic,
+        _on_all_tasks({"Option-Critic": lambda: OptionCriticConfig([_nothing_learned()])}),
+        needs="option_critic_sources",
+        complete=_start_options,
+    ),
+    "q_learning": Batch(QLearning, _q_learning),
+    "prql": Batch(PRQL, _on_all_tasks({"PRQL": _planned(PRQLConfig)})),
+    "ops_tl": Batch(OPSTL, _on_all_tasks({"OPS-TL": _planned(OPSTLConfig)})),
+}
+
+
+def with_needed(names: Sequence[str]) -> list[str]:
+    """
+    :param names: some batches
+    :return: these and all that they need, in an order in which they can be run
+    """
+    wanted = {*names, *(BATCHES[name].needs for name in names)}
+    return [name for name in BATCHES if name in wanted]
