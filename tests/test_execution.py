@@ -139,4 +139,4 @@ def test_evaluate_policy_executes_options() -> None:
     env = make_vec_env(Corridor, n_envs=3, seed=4)
     rewards, lengths = evaluate_policy(model, env, n_eval_episodes=12, return_episode_rewards=True)
     assert rewards == [1.0] * 12
-    assert max(lengths) < LENGTH
+    assert np.max(lengths) < LENGTH

@@ -16,7 +16,7 @@ SIZE = 12
 GOAL = (SIZE - 1, SIZE - 1)
 
 
-class Field(gym.Env[np.int64, int]):
+class Field(gym.Env[np.int64, Any]):
     """A square to cross from one corner to the other: up, down, left, right; too far for a random walk."""
 
     def __init__(self) -> None:

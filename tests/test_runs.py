@@ -96,7 +96,7 @@ def test_the_literal_call() -> None:
     def stop(local: dict[str, Any], _: dict[str, Any]) -> bool:
         return bool(local["self"].num_timesteps < stop_after)
 
-    model.learn(callback=stop)  # type: ignore[arg-type]
+    model.learn(callback=stop)
     assert model.num_timesteps == stop_after
     assert model.options.names == ["action_0", "action_1", "action_2"]
 
@@ -137,8 +137,8 @@ def test_schedules_in_absolute_steps() -> None:
         "train_freq": 1,
     }
     model = CAPS("MlpPolicy", Corridor(), seed=0, **arguments)
-    model.learn(180, callback=watch)  # type: ignore[arg-type]
-    model.learn(120, callback=watch, reset_num_timesteps=False)  # type: ignore[arg-type]
+    model.learn(180, callback=watch)
+    model.learn(120, callback=watch, reset_num_timesteps=False)
     by_step = {step: (epsilon, rate) for step, epsilon, rate in rates}
     # The callback comes before the step's own update, so it sees the values of the step before
     assert by_step[51][0] == pytest.approx(1.0)
@@ -171,7 +171,7 @@ def test_statistics_by_hand() -> None:
     model.learning_starts = 10**6
     logger = configure(None, [])
     model.set_logger(logger)
-    model.learn(60, log_interval=None)  # type: ignore[arg-type]
+    model.learn(60, log_interval=10**6)
     statistics = model._statistics
     statistics.record(logger, model.options.names, 1)
     assert logger.name_to_value["options/share/go_left"] == 1.0
@@ -188,7 +188,7 @@ def test_callbacks_and_progress_bar(tmp_path: Path) -> None:
         EvalCallback(Corridor(), eval_freq=50, n_eval_episodes=2, best_model_save_path=str(tmp_path), verbose=0),
         CheckpointCallback(save_freq=100, save_path=str(tmp_path), save_replay_buffer=True),
     ]
-    model.learn(200, callback=callbacks, progress_bar=True)  # type: ignore[arg-type]
+    model.learn(200, callback=callbacks, progress_bar=True)
     assert CAPS.load(tmp_path / "best_model").options.source_names == ["go_right"]
     assert (tmp_path / "rl_model_200_steps.zip").is_file()
     assert list((tmp_path / "tb" / "CAPS_1").glob("events*"))

@@ -100,7 +100,7 @@ def test_parameters_round_trip() -> None:
     first = CAPS("MlpPolicy", Corridor(), source_policies=SOURCES, seed=1, learning_starts=10).learn(200)
     second = CAPS("MlpPolicy", Corridor(), source_policies=SOURCES, seed=2)
     assert not same_parameters(first, second)
-    second.set_parameters(first.get_parameters())
+    second.set_parameters(first.get_parameters())  # type: ignore[arg-type]
     assert same_parameters(first, second)
 
 

@@ -132,9 +132,9 @@ def test_zoo_folder_with_normalisation(tmp_path: Path) -> None:
 
 
 def test_sources_are_not_trained_and_keep_nothing_alive() -> None:
-    env = DummyVecEnv([Corridor])
+    env = DummyVecEnv([lambda: Corridor()])
     model = DQN("MlpPolicy", env, seed=0, buffer_size=1000, learning_starts=10)
-    alive = [weakref.ref(model), weakref.ref(model.replay_buffer), weakref.ref(env.envs[0])]
+    alive: list[weakref.ref[Any]] = [weakref.ref(model), weakref.ref(model.replay_buffer), weakref.ref(env.envs[0])]
     before = {name: value.clone() for name, value in model.policy.state_dict().items()}
     caps = CAPS("MlpPolicy", Corridor(), source_policies=[model], learning_starts=10, seed=0)
     caps.learn(300)
@@ -195,7 +195,7 @@ def test_sources_see_original_observations_under_vec_normalize(tmp_path: Path) -
     model.learn(300)
     assert all(set(np.unique(observations)) == {0.0, 1.0} for observations in source.seen)
     # The learner saw something else
-    assert model._last_obs is not None
+    assert isinstance(model._last_obs, np.ndarray)
     assert not np.array_equal(model._last_obs, source.seen[-1])
     often_seen = OBSERVATIONS[:3]  # VecNormalize clips what is rare, and that cannot be undone
     model.predict(env.normalize_obs(often_seen))

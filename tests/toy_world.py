@@ -10,7 +10,7 @@ LENGTH = 10
 LEFT, RIGHT, STAY = 0, 1, 2
 
 
-class Corridor(gym.Env[Any, int]):
+class Corridor(gym.Env[Any, Any]):
     """
     The agent starts anywhere but at the end, where it gets a reward of 1 and the episode ends.
 

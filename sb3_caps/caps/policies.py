@@ -13,13 +13,13 @@ from torch import nn
 from torch.nn.modules.conv import _ConvNd
 
 from sb3_caps.common.networks import ArrayNetwork, as_inputs, feature_layers, runs_as_arrays
-from sb3_caps.common.options import OptionSet, SourceStates
+from sb3_caps.common.options import OptionSet
 
 Execution: TypeAlias = Literal["call-and-return", "interrupting"]
 # Arguments of Adam that exclude its fused implementation, or choose it
 ADAM_VARIANTS = {"fused", "foreach", "capturable", "differentiable"}
-# The active option of each environment, and what recurrent sources remember.
-OptionState: TypeAlias = tuple[np.ndarray, SourceStates]
+# The active option of each environment, and what recurrent sources remember (`SourceStates`): as wide as SB3's type
+OptionState: TypeAlias = tuple[Any, ...]
 
 
 class CAPSPolicy(DQNPolicy):
@@ -144,7 +144,7 @@ class CAPSPolicy(DQNPolicy):
         """
         if self.is_small:
             return self.hidden(obs)
-        hidden = self.hidden(part(obs, 0, n_steps))
+        hidden = self.hidden(_channels_last(part(obs, 0, n_steps)))
         with th.no_grad():
             return th.cat([hidden, self.hidden(part(obs, n_steps))])
 
@@ -202,7 +202,7 @@ class CAPSPolicy(DQNPolicy):
         """The greedy option. Its action needs the sources, see ``predict``."""
         return self.q_net._predict(obs, deterministic=deterministic)
 
-    def predict(  # type: ignore[override]
+    def predict(
         self,
         observation: np.ndarray | dict[str, np.ndarray],
         state: OptionState | None = None,
@@ -322,3 +322,10 @@ def part(observations: PyTorchObs, start: int, stop: int | None = None) -> PyTor
     if isinstance(observations, dict):
         return {key: value[start:stop] for key, value in observations.items()}
     return observations[start:stop]
+
+
+def _channels_last(observations: PyTorchObs) -> PyTorchObs:
+    """Images in the layout in which the backward pass of convolutions is fastest; the shapes stay as they are."""
+    if isinstance(observations, dict):
+        return {key: _channels_last(value) for key, value in observations.items()}  # type: ignore[misc]
+    return observations.contiguous(memory_format=th.channels_last) if observations.ndim == 4 else observations
