@@ -14,6 +14,7 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import VecNormalize
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # type: ignore[import-untyped]
 
+import sb3_caps.envs  # noqa: F401 registers the grid
 from sb3_caps import CAPS, PRQL, PiecewiseLinear
 from sb3_caps.common.callbacks import (
     Episode,
@@ -23,6 +24,7 @@ from sb3_caps.common.callbacks import (
     hyperparameters,
     run_episode,
 )
+from sb3_caps.experiments.grid_monitor import option_maps
 from tests.toy_world import Corridor
 
 
@@ -164,6 +166,21 @@ def test_timeline_has_a_line_for_each_source_and_used_primitive() -> None:
     assert starts == [[0, 1, 5], [], [2, 3, 4]]
     assert bottom.patches[0].get_data().values.tolist() == [0.1, 0.1, 0.9, 0.9, 0.9, 0.1]
     assert "return 6 in 6 steps" in top.get_title()
+
+
+def test_maps_of_the_grid() -> None:
+    env = make_vec_env("sb3_caps/GridTarget-v0")
+    model = CAPS("MlpPolicy", env, source_policies=[push_left], seed=0)
+    figures = option_maps(model, run_episode(model, make_vec_env("sb3_caps/GridTarget-v0", env_kwargs={"horizon": 5})))
+    assert set(figures) == {"chosen_options", "termination_maps"}
+    legend = figures["chosen_options"].axes[0].get_legend()
+    counts = {text.get_text().split(" (")[0]: int(text.get_text()[:-1].split("(")[1]) for text in legend.get_texts()}
+    assert counts.keys() == {"push_left", "primitive"}
+    # Every free cell but the goal's
+    grid_map, goal = env.get_attr("map")[0], env.get_attr("goal")[0]
+    assert sum(counts.values()) == len(grid_map.start_cells(goal))
+    assert figures["termination_maps"].axes[0].get_title() == "β of push_left"
+    assert set(option_maps(CAPS("MlpPolicy", env), run_episode(model, env))) == {"chosen_options"}
 
 
 def test_refuses_what_it_cannot_watch() -> None:

@@ -108,6 +108,7 @@ class PolicyReuseManager(exp_manager.ExperimentManager):  # type: ignore[name-de
     def _preprocess_action_noise(
         self, hyperparams: dict[str, Any], saved_hyperparams: dict[str, Any], env: VecEnv
     ) -> dict[str, Any]:
+        # The last step before the algorithm is made of them
         hyperparams = super()._preprocess_action_noise(hyperparams, saved_hyperparams, env)
         if self.algo not in ALGORITHMS:
             # SB3's DQN has no such argument, but follows the schedule when it is set
