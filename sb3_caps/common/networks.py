@@ -165,16 +165,13 @@ class TensorStack:
     def __init__(self, networks: Sequence[Sequence[nn.Module]], space: spaces.Space, normalize_images: bool) -> None:
         self.space, self.normalize_images, self.size = space, normalize_images, len(networks)
         self.device = next(networks[0][-1].parameters()).device
-        self.layers: list[tuple[nn.Module, tuple[th.Tensor, ...]]] = []
-        for layers in zip(*networks, strict=True):
-            parameters: tuple[th.Tensor, ...] = ()
-            if isinstance(layers[0], nn.Linear):
-                weights = th.stack([layer.weight.detach().T for layer in layers])
-                parameters = (weights, th.stack([layer.bias.detach()[None] for layer in layers]))
-            elif isinstance(layers[0], nn.Conv2d):
-                # The channels of all networks side by side
-                parameters = (th.cat([layer.weight for layer in layers]), th.cat([layer.bias for layer in layers]))
-            self.layers.append((layers[0], tuple(parameter.detach() for parameter in parameters)))
+        self.layers = list(zip(*networks, strict=True))
+        # Of convolutions, the channels of all networks side by side; matrices are too large to be copied
+        self.filters = [
+            (th.cat([layer.weight for layer in layers]).detach(), th.cat([layer.bias for layer in layers]).detach())
+            for layers in self.layers
+            if isinstance(layers[0], nn.Conv2d)
+        ]
 
     @th.no_grad()
     def greatest(self, observations: np.ndarray) -> np.ndarray:
@@ -182,20 +179,18 @@ class TensorStack:
         observations = maybe_transpose(observations, self.space)
         tensor = preprocess_obs(obs_as_tensor(observations, self.device), self.space, self.normalize_images)
         assert isinstance(tensor, th.Tensor)
-        side_by_side = 1
-        for layer, parameters in self.layers:
-            if isinstance(layer, nn.Conv2d):
+        filters, side_by_side = iter(self.filters), 1
+        for layers in self.layers:
+            if isinstance(layers[0], nn.Conv2d):
                 # All first layers see the same image; from then on each network has its own channels
-                weights, biases = parameters
-                tensor = F.conv2d(tensor, weights, biases, layer.stride, groups=side_by_side)
+                tensor = F.conv2d(tensor, *next(filters), layers[0].stride, groups=side_by_side)
                 side_by_side = self.size
-            elif isinstance(layer, nn.Flatten):
+            elif isinstance(layers[0], nn.Flatten):
                 tensor = tensor.reshape(len(tensor), side_by_side, -1).transpose(0, 1).expand(self.size, -1, -1)
-            elif isinstance(layer, nn.Linear):
-                weights, biases = parameters
-                tensor = th.baddbmm(biases, tensor, weights)
+            elif isinstance(layers[0], nn.Linear):
+                tensor = th.stack([layer(values) for layer, values in zip(layers, tensor, strict=True)])
             else:
-                tensor = layer(tensor)
+                tensor = layers[0](tensor)
         return tensor.argmax(dim=-1).cpu().numpy()
 
 
