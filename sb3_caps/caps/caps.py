@@ -73,7 +73,7 @@ class CAPS(PolicyReuseAlgorithm):
     :param termination: A fixed β for all options (the paper's ablation; 1 chooses anew in every state),
         None to learn it
     :param termination_learning_rate: The fixed learning rate of β
-    :param termination_regularization: ρ, added to the advantage in β's update so that options rather go on less
+    :param termination_regularization: ρ, added to the advantage in β's update so that options rather go on
     :param initial_termination: β at the start, one number or one for sources and one for primitives
     :param sequence_length: Length of the sequences to learn from; 1 is the paper. Longer ones back values up
         along a sequence for as long as an option agrees with the actions taken.
@@ -83,6 +83,9 @@ class CAPS(PolicyReuseAlgorithm):
         which also ends an option where another has a higher value
     :param exploration_schedule: The exploration rate as a function of the remaining progress,
         in place of the three ``exploration_*`` numbers
+    :param greedy_temperature: While learning, options whose values differ by less than this are chosen greedily about
+        as often as each other (a softmax); 0 is the paper. Where nothing is known yet values differ by noise, and
+        one and the same option, chosen again and again, would keep exploration in one place.
     :param _init_setup_model: Whether or not to build the network at the creation of the instance
     """
 
@@ -132,6 +135,7 @@ class CAPS(PolicyReuseAlgorithm):
         option_weights: Sequence[float] | None = None,
         execution: Execution = "call-and-return",
         exploration_schedule: Schedule | None = None,
+        greedy_temperature: float = 0.0,
         _init_setup_model: bool = True,
     ) -> None:
         super().__init__(
@@ -170,6 +174,7 @@ class CAPS(PolicyReuseAlgorithm):
         self.sequence_length = sequence_length
         self.option_weights = option_weights
         self.execution = execution
+        self.greedy_temperature = greedy_temperature
         # Active options and the states of recurrent sources, as `predict` takes them
         self._last_options: OptionState | None = None
 
@@ -204,6 +209,8 @@ class CAPS(PolicyReuseAlgorithm):
                 f"sequence_length must be from 1 to batch_size ({self.batch_size}), which counts the steps of all "
                 f"sequences, not {self.sequence_length}."
             )
+        if self.greedy_temperature < 0:
+            raise ValueError(f"greedy_temperature must not be negative, but is {self.greedy_temperature}.")
         if self.execution not in get_args(Execution):
             raise ValueError(f"execution must be one of {get_args(Execution)}, not {self.execution!r}.")
         if not issubclass(self.replay_buffer_class or OptionReplayBuffer, OptionReplayBuffer):
@@ -259,6 +266,9 @@ class CAPS(PolicyReuseAlgorithm):
         n_ends = int(np.count_nonzero(ends))
         if n_ends:
             epsilon = 1.0 if warm_up else self.exploration_rate
+            if self.greedy_temperature > 0:
+                # Gumbel noise makes the greedy choice a draw from the softmax of the values
+                values = values + np.random.gumbel(scale=self.greedy_temperature, size=values.shape)
             active = np.where(ends, self.policy.choose(values, epsilon, self._exploration_weights), active)
 
         option_actions, source_states = self.options.actions(self._emitted_observations(), source_states, starts)
