@@ -24,7 +24,7 @@ from sb3_caps.experiments.checkpoints import Checkpoints, EpochCallback, read_ro
 from sb3_caps.experiments.monster_kong_evaluation import ExactEvaluation, Outcome, PlayedEvaluation, paper_average
 from sb3_caps.experiments.monster_kong_figures import interval, steps_to
 from sb3_caps.experiments.monster_kong_sources import UselessPolicy, make_sources, network_file, train_networks
-from sb3_caps.experiments.presets import ALGORITHMS, METHODS, SETTINGS
+from sb3_caps.experiments.presets import ALGORITHMS, ALL_METHODS, METHODS, SETTINGS
 from sb3_caps.experiments.runner import Run, run_missing
 
 MAP = """
@@ -231,11 +231,11 @@ def test_the_papers_settings_are_the_papers() -> None:
 
 
 @pytest.mark.parametrize("preset", SETTINGS)
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ALL_METHODS)
 def test_every_method_can_be_built(method: str, preset: str) -> None:
     (run,) = study.plan_runs(arguments(Path("results"), "--method", method, "--preset", preset))
     model = study.build({**run.config}, MonsterKongVecEnv(2, "b", "gem", "features"))
-    with_sources = METHODS[method].sources != "none" and method != "dqn"
+    with_sources = ALL_METHODS[method].sources != "none" and method != "dqn"
     assert len(getattr(model, "source_names", [])) == (3 if with_sources else 0)
 
 

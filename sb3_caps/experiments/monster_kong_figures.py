@@ -1,5 +1,6 @@
 """Figures and tables of the Monster Kong study, from what its runs left on disk."""
 
+import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,13 @@ from sb3_caps.envs.monster_kong.planner import plan
 from sb3_caps.experiments.checkpoints import read_rows
 from sb3_caps.experiments.grid_figures import PRIMITIVE_COLOUR, SOURCE_COLOURS, new_figure, save
 from sb3_caps.experiments.monster_kong_pictures import draw_pictures
-from sb3_caps.experiments.presets import METHODS, TASKS
+from sb3_caps.experiments.presets import ALL_METHODS, TASKS
 from sb3_caps.experiments.runner import Run
 
 SHARES = (0.5, 0.9, 0.95)
 # Half the width of a 95% interval in standard errors, by degrees of freedom (Student's t)
 T_VALUES = (np.nan, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
-COLOURS = dict(zip(METHODS, (*SOURCE_COLOURS, PRIMITIVE_COLOUR), strict=False))
+COLOURS = dict(zip(ALL_METHODS, itertools.cycle((*SOURCE_COLOURS, PRIMITIVE_COLOUR)), strict=False))
 
 
 def draw_study(runs: Sequence[Run], folder: Path) -> Iterator[str]:
@@ -62,7 +63,7 @@ def _draw_curves(curves: dict[str, dict[str, np.ndarray]], task: str, preset: st
     for method, columns in curves.items():
         steps, values = columns["steps"][0] / 1000, columns["evaluated"]
         mean, half = values.mean(axis=0), interval(values)
-        ax.plot(steps, mean, label=METHODS[method].label, color=COLOURS[method], linewidth=1.6)
+        ax.plot(steps, mean, label=ALL_METHODS[method].label, color=COLOURS[method], linewidth=1.6)
         ax.fill_between(steps, mean - half, mean + half, color=COLOURS[method], alpha=0.15, linewidth=0)
     ax.axhline(plan(*TASKS[task]).optimum(), color="black", linestyle=":", linewidth=1, label="exact optimum")
     ax.set_xlabel("thousand environment steps")
@@ -111,5 +112,5 @@ def _table(curves: dict[str, dict[str, np.ndarray]]) -> list[str]:
         last = shares[:, -max(shares.shape[1] // 5, 1) :]
         minutes = columns["seconds"][:, -1].mean() / 60
         cells += [f"{last.mean():.1%}", f"{last.min():.1%}", f"{minutes:.1f}"]
-        lines.append(f"| {METHODS[method].label} | {len(shares)} | {' | '.join(cells)} |")
+        lines.append(f"| {ALL_METHODS[method].label} | {len(shares)} | {' | '.join(cells)} |")
     return lines

@@ -15,7 +15,7 @@ from sb3_caps.envs.monster_kong.vec_env import MonsterKongVecEnv
 from sb3_caps.experiments.checkpoints import Checkpoints, EpochCallback
 from sb3_caps.experiments.monster_kong_evaluation import ExactEvaluation, PlayedEvaluation, paper_average
 from sb3_caps.experiments.monster_kong_sources import make_sources, source_goals, train_networks
-from sb3_caps.experiments.presets import ALGORITHMS, METHODS, SETTINGS, TASKS
+from sb3_caps.experiments.presets import ALGORITHMS, ALL_METHODS, METHODS, SETTINGS, TASKS
 from sb3_caps.experiments.runner import Run, run_missing
 
 # What makes up the state of a batch of games, beside what its arguments say
@@ -30,7 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--task", nargs="+", choices=TASKS, default=list(TASKS), help="the paper's target tasks")
     parser.add_argument("--observation", nargs="+", choices=OBSERVATIONS, default=["features"])
     parser.add_argument("--preset", nargs="+", choices=SETTINGS, default=["recommended"])
-    parser.add_argument("--method", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument(
+        "--method", nargs="+", choices=ALL_METHODS, metavar="METHOD", default=list(METHODS), help=", ".join(ALL_METHODS)
+    )
     parser.add_argument("--seeds", nargs="+", type=int, default=list(range(5)))
     parser.add_argument("--steps", type=int, help="environment steps of each run, instead of the preset's")
     parser.add_argument("--sources", choices=("planner", "networks"), help="planner for features, networks for pixels")
@@ -83,7 +85,7 @@ def plan_runs(args: argparse.Namespace) -> list[Run]:
             for preset in args.preset:
                 steps = args.steps or SETTINGS[preset].steps[observation]
                 for method in args.method:
-                    sources = METHODS[method].sources
+                    sources = ALL_METHODS[method].sources
                     config: dict[str, Any] = {
                         "task": task,
                         "observation": observation,
@@ -105,11 +107,9 @@ def arguments_of(config: dict[str, Any]) -> dict[str, Any]:
     :param config: of the run
     :return: arguments as plain values, but for schedules
     """
-    settings, method = SETTINGS[config["preset"]], METHODS[config["method"]]
-    arguments = dict(settings.common)
-    if method.algorithm == "CAPS":
-        arguments |= {name: value for name, value in settings.caps.items() if name not in method.drop}
-    arguments |= method.arguments
+    settings, method = SETTINGS[config["preset"]], ALL_METHODS[config["method"]]
+    arguments = settings.common | settings.only.get(method.algorithm, {}) | method.arguments
+    arguments = {name: value for name, value in arguments.items() if name != method.without}
     if config["observation"] == "features":
         arguments["policy_kwargs"] = {"net_arch": list(settings.network)}
     learning_rate = arguments["learning_rate"]
@@ -130,7 +130,7 @@ def build(config: dict[str, Any], env: MonsterKongVecEnv) -> OffPolicyAlgorithm:
     :param env: to learn in
     :return: a model that has not learned anything yet
     """
-    method = METHODS[config["method"]]
+    method = ALL_METHODS[config["method"]]
     arguments = arguments_of(config)
     if method.algorithm != "DQN":
         setting, goal = TASKS[config["task"]]
@@ -170,7 +170,7 @@ def execute(run: Run) -> dict[str, Any]:
 
     started = time.monotonic()
     checkpoints = Checkpoints(run.folder, GAMES_STATE)
-    found = checkpoints.load(ALGORITHMS[METHODS[config["method"]].algorithm], env)
+    found = checkpoints.load(ALGORITHMS[ALL_METHODS[config["method"]].algorithm], env)
     model, rows = (build(config, env), []) if found is None else found
     callback = EpochCallback(min(settings.epoch, run.steps // 4), measure, run.curve, checkpoints, rows=rows)
     remaining = run.steps - model.num_timesteps
