@@ -25,9 +25,10 @@ class OPSTLConfig(QConfig):
     """
 
     sources: Sequence[np.ndarray] = field(default_factory=list)
-    bonus: float = 1.0
+    half_life: float = 25.0
+    bonus: float = 0.1
     reuse_decay: float = 0.95
-    reuse_half_life: float = 800.0
+    reuse_half_life: float = 100.0
 
 
 class OPSTL(QLearning):

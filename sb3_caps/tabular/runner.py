@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from sb3_caps.envs.grid.batched import BatchedGrid, GridTask
+from sb3_caps.envs.grid.dynamics import NOISE
 from sb3_caps.tabular.base import GAMMA, Learner
 from sb3_caps.tabular.streams import Streams
 
@@ -22,6 +23,7 @@ class Experiment:
     :param episodes: how many episodes each run has
     :param snapshots: keep the tables of each run when it has finished this many episodes
     :param gamma: the discount factor of the returns that are recorded
+    :param noise: the largest deviation of a move in each coordinate
     """
 
     def __init__(
@@ -32,13 +34,14 @@ class Experiment:
         episodes: int,
         snapshots: Sequence[int] = (),
         gamma: float = GAMMA,
+        noise: float = NOISE,
     ) -> None:
         if not learner.n_runs == len(tasks) == len(seeds):
             raise ValueError(f"{learner.n_runs} learners, {len(tasks)} tasks and {len(seeds)} seeds: give one of each")
         if episodes < 1:
             raise ValueError(f"episodes must be at least 1, not {episodes}")
         self.learner = learner
-        self.grid = BatchedGrid(tasks)
+        self.grid = BatchedGrid(tasks, noise)
         self.streams = Streams(seeds, 5 + learner.columns)
         self.runs = np.arange(learner.n_runs)
         #: the discounted return of each episode, of shape (runs, episodes)

@@ -1,0 +1,431 @@
+"""Tabular learners: each update against numbers worked out by hand, convergence, and batched against single runs."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sb3_caps.envs.grid import GridMap, GridTask, plan
+from sb3_caps.envs.grid.planner import evaluator
+from sb3_caps.tabular import (
+    OPSTL,
+    PRQL,
+    CAPSConfig,
+    Experiment,
+    Greedy,
+    Learner,
+    OPSTLConfig,
+    OptionCritic,
+    OptionCriticConfig,
+    PRQLConfig,
+    QConfig,
+    QLearning,
+    TabularCAPS,
+)
+from sb3_caps.tabular.base import argmax, epsilon_greedy, hyperbolic
+from sb3_caps.tabular.caps import sigmoid
+from sb3_caps.tabular.evaluation import call_and_return
+from sb3_caps.tabular.option_critic import sample, softmax
+from sb3_caps.tabular.streams import Streams
+
+SMALL = GridMap.from_text("########\n#..#...#\n#......#\n#..#..x#\n########")
+TASK = GridTask(SMALL, "x")
+RIGHT = 3
+ONE = np.array([0])
+
+
+def learn(learner: Learner, action: int, reward: float = 0.0, terminated: bool = False) -> None:
+    """One step of run 0 from state 0 to state 1; the active option never ends, so that it can be looked at."""
+    draws = np.full((1, learner.columns), 0.999999)
+    learner.learn(ONE, ONE, np.array([action]), np.array([reward]), np.array([1]), np.array([terminated]), draws)
+
+
+# CAPS
+
+
+def caps(**changes: Any) -> TabularCAPS:
+    """Three states, a source that goes right, and values of the five options in state 1."""
+    config = CAPSConfig(sources=[np.full(3, RIGHT)], **changes)
+    learner = TabularCAPS([config], 3)
+    learner.values[1] = [0.4, 0.0, 0.0, 0.8, 0.2]
+    learner.option[0] = 0
+    return learner
+
+
+def test_caps_updates_every_option_that_agrees() -> None:
+    learner = caps()
+    learn(learner, RIGHT)
+    # Source: 0.5 · 0.95 · (0.5 · 0.4 + 0.5 · 0.8). Primitive "right": 0.5 · 0.95 · (0.5 · 0.2 + 0.5 · 0.8).
+    np.testing.assert_allclose(learner.values[0], [0.285, 0.0, 0.0, 0.0, 0.2375])
+    # The second time the old value counts half: 0.5 · 0.285 + 0.5 · 0.95 · U(source), in which β has moved a little.
+    beta = 1 / (1 + np.exp(-0.02))
+    learn(learner, RIGHT)
+    assert learner.values[0, 0] == pytest.approx(0.1425 + 0.475 * ((1 - beta) * 0.4 + beta * 0.8))
+
+
+def test_caps_without_concurrent_updates_changes_the_active_option_only() -> None:
+    learner = caps(concurrent=False)
+    learn(learner, RIGHT)
+    np.testing.assert_allclose(learner.values[0], [0.285, 0.0, 0.0, 0.0, 0.0])
+
+
+@pytest.mark.parametrize(("regularization", "expected"), [(0.0, 0.02), (0.1, 0.015), (0.8, -0.02)])
+def test_caps_termination_by_hand(regularization: float, expected: float) -> None:
+    learner = caps(regularization=regularization)
+    learn(learner, RIGHT)
+    # θ − 0.2 · β(1 − β) · (0.4 − 0.8 + ρ), for the active option in the new state alone.
+    theta = np.zeros((3, 5))
+    theta[1, 0] = expected
+    np.testing.assert_allclose(learner.theta, theta, atol=1e-12)
+
+
+def test_caps_termination_sees_the_values_after_their_update() -> None:
+    learner = caps()
+    draws = np.full((1, 3), 0.999999)
+    # Blocked by a wall in state 1 while going left: its value falls to 0.5 · 0.8 + 0.5 · 0.95 · 0.8 = 0.78 first.
+    learner.option[0] = 0
+    learner.learn(ONE, np.array([1]), np.array([2]), np.zeros(1), np.array([1]), np.array([False]), draws)
+    assert learner.values[1, 3] == pytest.approx(0.78)
+    assert learner.theta[1, 0] == pytest.approx(0.2 * 0.25 * (0.78 - 0.4))
+
+
+def test_caps_at_a_terminal_state() -> None:
+    learner = caps()
+    learn(learner, RIGHT, reward=1.0, terminated=True)
+    np.testing.assert_allclose(learner.values[0], [0.5, 0.0, 0.0, 0.0, 0.5])
+    np.testing.assert_array_equal(learner.theta, 0.0)
+
+
+@pytest.mark.parametrize("termination", [0.0, 0.5, 1.0])
+def test_caps_with_a_fixed_termination(termination: float) -> None:
+    learner = caps(termination=termination)
+    learn(learner, RIGHT)
+    expected = 0.5 * 0.95 * ((1 - termination) * 0.4 + termination * 0.8)
+    assert learner.values[0, 0] == pytest.approx(expected)
+    np.testing.assert_allclose(learner.greedy().termination, termination)
+
+
+def test_caps_start_of_terminations() -> None:
+    learner = caps(initial_termination=(0.2, 0.9))
+    np.testing.assert_allclose(learner.greedy().termination[0, 0], [0.2, 0.9, 0.9, 0.9, 0.9])
+
+
+def test_caps_call_and_return() -> None:
+    learner = caps(half_life=1e-9)
+    learner.episodes[:] = 1
+    draws = np.array([[0.0, 0.9, 0.0]])
+    step = (ONE, ONE, np.array([RIGHT]), np.zeros(1), np.array([1]), np.array([False]))
+    learner.learn(*step, draws=draws)
+    assert learner.option[0] == 3  # the source ended, and "left" has the highest value in state 1
+    learner.option[0] = 0
+    learner.learn(*step, draws=np.array([[0.99, 0.9, 0.0]]))
+    assert learner.option[0] == 0
+
+
+def test_caps_with_different_option_sets_in_one_batch() -> None:
+    source = np.full(3, RIGHT)
+    learner = TabularCAPS([CAPSConfig([source] * 2, primitives=False), CAPSConfig()], 3)
+    draws = np.array([[0.5, 0.0, choice] for choice in (0.0, 0.999)])
+    for choice in draws:
+        learner.begin(np.array([0, 1]), np.array([0, 0]), np.tile(choice, (2, 1)))
+        assert learner.option[0] < 2
+        assert learner.option[1] < 4
+    # An option that does not exist is never the best, even when all others are negative.
+    learner.values[:] = -1.0
+    learner.values[:3, 2:] = 5.0
+    assert (learner.greedy().options[0] < 2).all()
+
+
+def test_bad_configurations() -> None:
+    with pytest.raises(ValueError, match="no option"):
+        CAPSConfig(primitives=False)
+    with pytest.raises(ValueError, match="initial_termination"):
+        CAPSConfig(initial_termination=1.0)
+    with pytest.raises(ValueError, match="termination must be from 0 to 1"):
+        CAPSConfig(termination=1.5)
+    with pytest.raises(ValueError, match="each of 3 states"):
+        TabularCAPS([CAPSConfig([np.zeros(4, dtype=int)])], 3)
+    with pytest.raises(ValueError, match="number of source policies"):
+        PRQL([PRQLConfig()], 3)
+    with pytest.raises(ValueError, match="at least one option"):
+        OptionCriticConfig([])
+    with pytest.raises(ValueError, match="temperature"):
+        OptionCriticConfig([np.zeros((3, 4))], temperature=0.0)
+    with pytest.raises(ValueError, match="give one of each"):
+        Experiment(QLearning([QConfig()], 40), [TASK], [1, 2], 5)
+    with pytest.raises(ValueError, match="episodes must be at least 1"):
+        Experiment(QLearning([QConfig()], 40), [TASK], [1], 0)
+
+
+# The baselines
+
+
+def test_q_learning_by_hand() -> None:
+    learner = QLearning([QConfig()], 3)
+    learner.values[0, 2], learner.values[1, 1] = 0.2, 0.8
+    learn(learner, 2)
+    assert learner.values[0, 2] == pytest.approx(0.2 + 0.5 * (0.95 * 0.8 - 0.2))
+    learn(learner, 2, reward=1.0, terminated=True)
+    assert learner.values[0, 2] == pytest.approx(0.48 + 0.5 * (1.0 - 0.48))
+
+
+def test_epsilon_schedule_and_choice() -> None:
+    np.testing.assert_allclose(hyperbolic(np.array([800.0]), np.array([0, 800, 2400])), [1.0, 0.5, 0.25])
+    values = np.array([[0.1, 0.7, 0.7, 0.0]] * 4)
+    epsilon = np.full(4, 0.3)
+    explore, choice = np.array([0.2, 0.2, 0.4, 0.4]), np.array([0.1, 0.9, 0.4, 0.6])
+    # Random among four, then greedy among the two that are equal.
+    np.testing.assert_array_equal(epsilon_greedy(values, epsilon, explore, choice), [0, 3, 1, 2])
+    np.testing.assert_array_equal(argmax(values[:2], np.array([0.0, 0.9999999])), [1, 2])
+
+
+def test_prql_by_hand() -> None:
+    learner = PRQL([PRQLConfig(sources=[np.full(3, RIGHT)])], 3)
+    learner.values[0] = [0.0, 0.5, 0.0, 0.0]
+    for value in (0.5, 0.3):
+        learner.end(ONE, np.array([value]))
+    np.testing.assert_allclose(learner.gains, [[0.4, 0.0]])
+    # After 100 episodes τ = 5: the source is drawn with probability e² / (e² + 1) = 0.881.
+    learner.episodes[0] = 100
+    for draw, chosen in ((0.88, 0), (0.882, 1)):
+        learner.begin(ONE, ONE, np.array([[0.0, 0.0, 0.0, 0.0, draw]]))
+        assert learner.chosen[0] == chosen
+
+    # The new policy, chosen last, is greedy whatever is drawn.
+    assert learner.act(ONE, ONE, np.zeros((1, 5)))[0] == 1
+    learner.begin(ONE, ONE, np.zeros((1, 5)))
+    actions, psi = [], []
+    for draws in ([0.99, 0.0, 0.0], [0.96, 0.94, 0.99], [0.96, 0.96, 0.0]):
+        psi.append(float(learner.psi[0]))
+        actions.append(int(learner.act(ONE, ONE, np.array([[*draws, 0.0, 0.0]]))[0]))
+    np.testing.assert_allclose(psi, [1.0, 0.95, 0.9025])
+    # ψ = 1: the source. 0.96 is above ψ: at random (the last action), and then greedily.
+    assert actions == [RIGHT, 3, 1]
+
+
+def test_ops_tl_by_hand() -> None:
+    sources = [np.full(3, RIGHT), np.full(3, 0)]
+    for bonus, chosen in ((0.1, 0), (1.0, 1)):
+        learner = OPSTL([OPSTLConfig(sources=sources, bonus=bonus, reuse_half_life=3.0)], 3)
+        learner.begin(ONE, ONE, np.zeros((1, 4)))
+        for arm, value in ((0, 0.6), (1, 0.4), (0, 0.4)):
+            learner.chosen[0] = arm
+            learner.end(ONE, np.array([value]))
+        np.testing.assert_allclose(learner.gains, [[0.5, 0.4]])
+        # 0.5 + b √(2 ln 3 / 2) = 0.5 + 1.048 b against 0.4 + b √(2 ln 3 / 1) = 0.4 + 1.482 b.
+        learner.begin(ONE, ONE, np.zeros((1, 4)))
+        assert learner.chosen[0] == chosen
+    # In episode 3 with K = 3 the source is followed with probability one half, then 0.475.
+    assert learner.psi[0] == 0.5
+    assert learner.act(ONE, ONE, np.array([[0.49, 0.9, 0.0, 0.0]]))[0] == 0
+    assert learner.psi[0] == pytest.approx(0.475)
+    learner.values[0, 2] = 1.0
+    assert learner.act(ONE, ONE, np.array([[0.48, 0.999, 0.0, 0.0]]))[0] == 2
+
+
+def test_ops_tl_plays_every_arm_first() -> None:
+    learner = OPSTL([OPSTLConfig(sources=[np.full(3, action) for action in range(4)])], 3)
+    played = []
+    for _ in range(4):
+        learner.begin(ONE, ONE, np.full((1, 4), 0.5))
+        played.append(int(learner.chosen[0]))
+        learner.end(ONE, np.array([1.0]))
+    assert sorted(played) == [0, 1, 2, 3]
+
+
+def test_option_critic_by_hand() -> None:
+    learner = OptionCritic([OptionCriticConfig([np.zeros((3, 4))] * 2)], 3)
+    learner.values[0, 0] = 0.2
+    learn(learner, 1, reward=1.0, terminated=True)
+    assert learner.values[0, 0] == pytest.approx(0.6)
+    assert learner.action_values[0, 0, 1] == pytest.approx(0.5)
+    # Advantage −0.1, uniform policy: every preference gains 0.005 · 0.25, and the action taken loses 0.005.
+    np.testing.assert_allclose(learner.preferences[0, 0], [0.00125, -0.00375, 0.00125, 0.00125])
+
+    learner.values[1] = [0.4, 0.8]
+    learn(learner, 2)
+    # β = 0.5 at first: 0.95 · (0.5 · 0.4 + 0.5 · 0.8) = 0.57; θ + 0.05 · 0.25 · 0.4.
+    assert learner.values[0, 0] == pytest.approx(0.5 * 0.6 + 0.5 * 0.57)
+    assert learner.theta[1, 0] == pytest.approx(0.005)
+
+
+def test_the_papers_temperature_neither_overflows_nor_explores() -> None:
+    probabilities = softmax(np.array([[1.0, 0.9999, 0.0], [0.3, 0.3, 0.0]]), np.full(2, 1e-5))
+    np.testing.assert_allclose(probabilities, [[1.0, np.exp(-10.0), 0.0], [0.5, 0.5, 0.0]], rtol=1e-4, atol=1e-12)
+    np.testing.assert_array_equal(sample(probabilities, np.array([0.9, 0.6])), [0, 1])
+
+
+def test_option_critic_explores_only_when_asked() -> None:
+    preferences = np.zeros((3, 4))
+    preferences[:, 1] = 1.0
+    silent, exploring = (OptionCritic([OptionCriticConfig([preferences], half_life=k)], 3) for k in (0.0, 800.0))
+    draws = np.array([[0.99, 0.5, 0.0, 0.0]])
+    assert silent.act(ONE, ONE, draws)[0] == 1
+    assert exploring.act(ONE, ONE, draws)[0] == 3
+
+
+# Convergence
+
+
+TINY = GridMap.from_text("######\n#..x.#\n#.#..#\n######")
+TINY_TASK = GridTask(TINY, "x")
+
+
+def bellman_fixed_point(actions: np.ndarray, beta: np.ndarray) -> np.ndarray:
+    """Iterate Q_O(s, o) = r + γ [(1 − β) Q_O(s', o) + β max Q_O(s', ·)] of moves without noise on the tiny map."""
+    cells, goal = np.arange(TINY.n_cells), TINY.goal_cell("x")
+    shift = np.array([-TINY.width, TINY.width, -1, 1])
+    targets = np.clip(cells[:, None] + shift[actions], 0, TINY.n_cells - 1)
+    targets = np.where(TINY.walls.ravel()[targets], cells[:, None], targets)
+    options = np.arange(targets.shape[1])
+    values = np.zeros(targets.shape)
+    for _ in range(1000):
+        after = beta[targets, options]
+        worth = (1 - after) * values[targets, options] + after * values.max(axis=1)[targets]
+        values = np.where(targets == goal, 1.0, 0.95 * worth)
+    return values
+
+
+def explored(*configs: CAPSConfig) -> TabularCAPS:
+    """CAPS after exploring the tiny map at random; without noise the cell is a Markov state."""
+    learner = TabularCAPS(configs, TINY.n_cells)
+    Experiment(learner, [TINY_TASK] * len(configs), range(len(configs)), episodes=400, noise=0.0).run()
+    return learner
+
+
+def test_theorem_1_values_converge_to_the_solution_of_their_bellman_equation() -> None:
+    plain = CAPSConfig([plan(TINY, 7).policy], half_life=1e9)
+    configs = [replace(plain, termination=0.5), replace(plain, termination=1.0), plain]
+    learner = explored(*configs)
+    greedy, values = learner.greedy(), learner.tables()["values"]
+    cells = TINY.start_cells(TINY.goal_cell("x"))
+    # Where β is learned it moves on while the values follow: they are a little behind.
+    for run, tolerance in enumerate((1e-6, 1e-6, 0.005)):
+        solution = bellman_fixed_point(greedy.actions[run], greedy.termination[run])
+        np.testing.assert_allclose(values[run, cells], solution[cells], atol=tolerance)
+
+
+def test_theorem_2_non_optimal_options_end_and_the_greedy_policy_is_optimal() -> None:
+    learner = explored(CAPSConfig([plan(TINY, 7).policy], half_life=1e9, termination_learning_rate=20.0))
+    cells = TINY.start_cells(TINY.goal_cell("x"))
+    values, theta = learner.values[cells], learner.theta[cells]
+    # β_o(s) is learned where o can arrive in s; elsewhere it plays no role.
+    worse = (values < values.max(axis=1, keepdims=True) - 0.02) & (theta != 0.0)
+    assert worse.sum() > 10
+    assert sigmoid(theta[worse]).min() > 0.9
+    np.testing.assert_allclose(values.max(axis=1), plan(TINY, "x", noise=0.0).values[cells], atol=0.005)
+
+
+@pytest.mark.parametrize("name", ["CAPS", "Q-learning"])
+def test_convergence_to_the_planned_optimum(name: str) -> None:
+    sources = [plan(SMALL, cell).policy for cell in (9, 13)]
+    seeds = range(4)
+    learner: Learner
+    if name == "CAPS":
+        learner = TabularCAPS([CAPSConfig(sources, learning_rate=0.1)] * 4, SMALL.n_cells)
+    else:
+        learner = QLearning([QConfig(learning_rate=0.1, half_life=100.0)] * 4, SMALL.n_cells)
+    Experiment(learner, [TASK] * 4, seeds, episodes=1500).run()
+    task = evaluator(SMALL, "x")
+    values = [task.start @ task.policy_values(policy) for policy in learner.greedy().flat()]
+    # The tolerance that is stated: 2% of the optimum in every run.
+    assert min(values) > 0.98 * plan(SMALL, "x").value
+
+
+def test_evaluation_equals_the_planner() -> None:
+    planned = plan(SMALL, "x")
+    actions = np.stack([planned.policy, np.zeros_like(planned.policy)], axis=1)[None]
+    always_first = np.zeros((1, SMALL.n_cells), dtype=int)
+    value = call_and_return(Greedy(always_first, actions, np.ones(actions.shape)), [TASK], episodes=20_000)
+    assert value[0] == pytest.approx(planned.value, rel=0.01)
+    # An option that goes up and never ends, chosen everywhere but on the way, is worth less.
+    half = np.where(np.arange(SMALL.n_cells) % 2, 0, 1)[None]
+    stuck = call_and_return(Greedy(half, actions, np.zeros(actions.shape)), [TASK], episodes=2000)
+    assert stuck[0] < 0.8 * planned.value
+
+
+# Batched and single runs
+
+
+def sources() -> list[np.ndarray]:
+    return [plan(SMALL, cell).policy for cell in (9, 13)]
+
+
+BATCHES: dict[str, Callable[[], tuple[type[Any], list[Any]]]] = {
+    "CAPS": lambda: (
+        TabularCAPS,
+        [
+            CAPSConfig(sources()),
+            CAPSConfig(sources()[:1], concurrent=False, learning_rate=0.1),
+            CAPSConfig(termination=0.5),
+        ],
+    ),
+    "Q-learning": lambda: (QLearning, [QConfig(), QConfig(half_life=10.0), QConfig(learning_rate=0.1)]),
+    "PRQL": lambda: (PRQL, [PRQLConfig(sources=sources(), reuse_decay=decay) for decay in (0.9, 0.95, 1.0)]),
+    "OPS-TL": lambda: (OPSTL, [OPSTLConfig(sources=sources(), bonus=bonus) for bonus in (0.0, 0.1, 1.0)]),
+    "Option-Critic": lambda: (
+        OptionCritic,
+        [OptionCriticConfig([np.zeros((SMALL.n_cells, 4))] * 2, half_life=k) for k in (0.0, 10.0, 800.0)],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BATCHES)
+def test_batched_runs_equal_single_runs(name: str) -> None:
+    make, configs = BATCHES[name]()
+    tasks, seeds = [TASK, GridTask(SMALL, 9), TASK], [5, 6, 7]
+    together = Experiment(make(configs, SMALL.n_cells), tasks, seeds, episodes=40, snapshots=[10, 40])
+    together.run()
+    for index, config in enumerate(configs):
+        alone = Experiment(make([config], SMALL.n_cells), [tasks[index]], [seeds[index]], 40, snapshots=[10, 40])
+        alone.run()
+        np.testing.assert_array_equal(together.returns[index], alone.returns[0])
+        greedy = alone.learner.greedy()
+        np.testing.assert_array_equal(together.learner.greedy().flat()[index], greedy.flat()[0])
+        for key, table in alone.learner.tables().items():
+            width = table.shape[-1]
+            np.testing.assert_array_equal(together.learner.tables()[key][index, ..., :width], table[0])
+            np.testing.assert_array_equal(together.snapshots[key][:, index, ..., :width], alone.snapshots[key][:, 0])
+
+
+def test_a_stopped_experiment_goes_on_as_if_nothing_had_happened() -> None:
+    def start() -> Experiment:
+        return Experiment(QLearning([QConfig()] * 2, SMALL.n_cells), [TASK] * 2, [1, 2], episodes=30)
+
+    whole, parts = start(), start()
+    whole.run()
+    while not parts.run(steps=37):
+        assert parts.finished < 60
+    np.testing.assert_array_equal(whole.returns, parts.returns)
+    assert parts.finished == 60
+
+
+def test_returns_are_discounted_from_the_first_step() -> None:
+    # A corridor of two cells: from the only start the first "right" without noise is worth 1.
+    corridor = GridMap.from_text("####\n#.x#\n####")
+    learner = QLearning([QConfig(half_life=1e-9)], corridor.n_cells)
+    learner.episodes[:] = 0
+    learner.values[5, RIGHT] = 1.0
+    experiment = Experiment(learner, [GridTask(corridor, "x")], [0], episodes=5, noise=0.0)
+    experiment.run()
+    np.testing.assert_array_equal(experiment.returns[0, 1:], 1.0)
+
+
+def test_streams_are_uniform_independent_and_belong_to_their_run() -> None:
+    streams = Streams([1, 2, 3], 2)
+    draws = np.array([streams.next() for _ in range(6000)])
+    flat = draws.reshape(6000, 6)
+    assert abs(flat.mean() - 0.5) < 0.005
+    assert abs(flat.var() - 1 / 12) < 0.002
+    correlation = np.corrcoef(flat.T)
+    assert np.abs(correlation - np.eye(6)).max() < 0.06
+    assert abs(np.corrcoef(flat[1:, 0], flat[:-1, 0])[0, 1]) < 0.06
+
+    dropped = Streams([1, 2, 3], 2)
+    for step in range(600):
+        if step == 300:
+            dropped.keep(np.array([1]))
+        row = dropped.next()
+        np.testing.assert_array_equal(row[1 if step < 300 else 0], draws[step, 1])
