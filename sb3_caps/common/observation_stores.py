@@ -148,10 +148,11 @@ class ObservationStore:
             raise ValueError(
                 f"Observations of shape {self.shape} are no stack of {frame_stack} frames: pass frame_stack=1."
             )
-        item_shape = self.shape if frame_stack == 1 else (size // frame_stack, *frame_shape)
-        n_bytes = int(np.prod(item_shape)) * np.dtype(self.dtype).itemsize
+        self.frame_shape = self.shape if frame_stack == 1 else (size // frame_stack, *frame_shape)
+        n_bytes = int(np.prod(self.frame_shape)) * np.dtype(self.dtype).itemsize
         self.compression = compression if n_bytes >= SMALLEST_COMPRESSED else None
-        self.frames = self._items(self.ring * n_envs, tuple(item_shape))
+        self.frames = self._items(self.ring * n_envs, self.frame_shape)
+        self.columns = np.arange(n_envs)
         # Whole observations set aside, and where to find them: -1 for none.
         self.aside = self._items(0, self.shape)
         self.successor_slots = np.full((rows, n_envs), -1, dtype=np.int32)
@@ -162,9 +163,10 @@ class ObservationStore:
     def reset(self) -> None:
         """Forget everything."""
         self.steps = 0
-        # The newest observations, how many in a row each of their frames has been seen moving on, and their successors
-        self.newest = np.zeros((self.n_envs, *self.shape), dtype=self.dtype)
-        self.shifts = np.zeros(self.n_envs, dtype=np.int64)
+        # The frames of the newest observations, for how many rows they have been moving on, and what followed
+        self.newest = np.zeros((self.n_envs, self.frame_stack, *self.frame_shape), dtype=self.dtype)
+        # (-1: the first ones have nothing to move on from)
+        self.shifts = np.full(self.n_envs, -1, dtype=np.int64)
         self.after_newest = np.zeros((self.n_envs, *self.shape), dtype=self.dtype)
         self.successor_slots[:], self.stack_slots[:] = -1, -1
         self.free = list(range(len(self.aside)))
@@ -182,27 +184,34 @@ class ObservationStore:
         :param next_observations: what followed, also when an episode ended there
         :return: in which environments the step before was not followed by this one
         """
-        row, previous = self.steps % self.rows, (self.steps - 1) % self.rows
-        observations = observations.reshape(self.newest.shape)
-        cut = np.zeros(self.n_envs, dtype=bool)
-        if self.steps > 0:
-            cut = _differ(observations, self.after_newest)
-            for env in np.flatnonzero(cut):
-                self.successor_slots[previous, env] = self._set_aside(self.after_newest[env])
+        row = self.steps % self.rows
+        observations = observations.reshape(self.after_newest.shape)
+        cut = self._close_previous(observations)
         self._release(row)
-        numbers = (self.steps % self.ring) * self.n_envs + np.arange(self.n_envs)
+        numbers = (self.steps % self.ring) * self.n_envs + self.columns
         if self.frame_stack == 1:
             self.frames.put(numbers, observations)
         else:
             frames = self._as_frames(observations)
             self.frames.put(numbers, frames[:, -1])
-            moved_on = ~_differ(frames[:, :-1], self._as_frames(self.newest)[:, 1:])
-            self.shifts = np.where(moved_on, self.shifts + 1, 0) if self.steps > 0 else self.shifts
+            self.shifts += 1
+            self.shifts[_differ(frames[:, :-1], self.newest[:, 1:])] = 0
             for env in np.flatnonzero(self.shifts < self.frame_stack - 1):
                 self.stack_slots[row, env] = self._set_aside(observations[env])
-            self.newest[:] = observations
+            self.newest[:] = frames
         self.after_newest[:] = next_observations.reshape(self.after_newest.shape)
         self.steps += 1
+        return cut
+
+    def _close_previous(self, observations: np.ndarray) -> np.ndarray:
+        """Set aside what followed the last step where it is not what comes now, and tell where that is so."""
+        if self.steps == 0:
+            return np.zeros(self.n_envs, dtype=bool)
+        cut = _differ(observations, self.after_newest)
+        if cut.any():
+            previous = (self.steps - 1) % self.rows
+            for env in np.flatnonzero(cut):
+                self.successor_slots[previous, env] = self._set_aside(self.after_newest[env])
         return cut
 
     def get(self, rows: np.ndarray, envs: np.ndarray) -> np.ndarray:
@@ -265,14 +274,15 @@ class ObservationStore:
 
     def _as_frames(self, observations: np.ndarray) -> np.ndarray:
         """A view of observations as (environments, frames, ...)."""
-        observations = np.moveaxis(observations, 1 + self.axis, 1)
-        return observations.reshape(len(observations), self.frame_stack, -1, *observations.shape[2:])
+        if self.axis:
+            observations = np.moveaxis(observations, 1 + self.axis, 1)
+        return observations.reshape(len(observations), self.frame_stack, *self.frame_shape)
 
     def _as_observations(self, frames: np.ndarray) -> np.ndarray:
         """The inverse, for any number of axes before (frames, ...)."""
         n_axes = frames.ndim - 1 - len(self.shape)
         joined = frames.reshape(*frames.shape[:n_axes], -1, *frames.shape[n_axes + 2 :])
-        return np.ascontiguousarray(np.moveaxis(joined, n_axes, n_axes + self.axis))
+        return np.ascontiguousarray(np.moveaxis(joined, n_axes, n_axes + self.axis)) if self.axis else joined
 
     def _set_aside(self, observation: np.ndarray) -> int:
         if not self.free:
@@ -284,11 +294,10 @@ class ObservationStore:
         return slot
 
     def _release(self, row: int) -> None:
-        for slots in (self.successor_slots, self.stack_slots):
-            used = slots[row][slots[row] >= 0]
-            if len(used):
-                self.free.extend(used.tolist())
-                slots[row] = -1
+        for slots in (self.successor_slots[row], self.stack_slots[row]):
+            if slots.max() >= 0:
+                self.free.extend(slots[slots >= 0].tolist())
+                slots[:] = -1
 
 
 def frame_axis(shape: tuple[int, ...]) -> int:
