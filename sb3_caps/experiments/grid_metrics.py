@@ -59,11 +59,20 @@ def episodes_to(returns: np.ndarray, level: float) -> np.ndarray:
     :return: for each run, after how many episodes the mean of the last ``WINDOW`` was first at that level; infinite if
         it never was
     """
+    means = moving_average(returns)
+    above = means >= level
+    return np.where(above.any(axis=1), above.argmax(axis=1) + float(returns.shape[1] - means.shape[1] + 1), np.inf)
+
+
+def moving_average(returns: np.ndarray) -> np.ndarray:
+    """
+    :param returns: the return of each episode, of shape (runs, episodes)
+    :return: the mean of the last ``WINDOW`` episodes, from the first one on that has so many (with fewer episodes than
+        that, of all)
+    """
     window = min(WINDOW, returns.shape[1])
     sums = np.pad(returns.cumsum(axis=1, dtype=float), ((0, 0), (1, 0)))
-    means = (sums[:, window:] - sums[:, :-window]) / window
-    above = means >= level
-    return np.where(above.any(axis=1), above.argmax(axis=1) + float(window), np.inf)
+    return (sums[:, window:] - sums[:, :-window]) / window
 
 
 class Study:
@@ -108,6 +117,14 @@ class Study:
         returns = self.array(variant, task_name, "returns").astype(float)
         return returns.cumsum(axis=1) / np.arange(1, returns.shape[1] + 1)
 
+    def moving_average(self, variant: str, task_name: str) -> np.ndarray:
+        """
+        :param variant: a method or ablation
+        :param task_name: the task
+        :return: the mean return of the last ``WINDOW`` episodes, of shape (runs, episodes)
+        """
+        return moving_average(self.array(variant, task_name, "returns"))
+
     def area(self, variant: str, task_name: str) -> np.ndarray:
         """
         :param variant: a method or ablation
@@ -123,6 +140,17 @@ class Study:
         :return: the value of the greedy options as they are executed, as a share of the optimum, for each run
         """
         return self.array(variant, task_name, "greedy_values") / optimum(task_name).value
+
+    def flat(self, variant: str, task_name: str) -> np.ndarray:
+        """
+        :param variant: a method or ablation
+        :param task_name: the task
+        :return: the same when every option ends after each step, which the planner's model evaluates exactly
+        """
+        on = evaluator(*task(task_name))
+        policies = self.array(variant, task_name, "greedy_actions").astype(int)
+        values = [on.start @ on.policy_values(policy) for policy in policies]
+        return np.array(values) / optimum(task_name).value
 
     def row(self, variant: str, task_name: str) -> list[str]:
         """
