@@ -4,7 +4,6 @@ import importlib
 import inspect
 import json
 import os
-import pkgutil
 import signal
 import subprocess
 import sys
@@ -80,14 +79,13 @@ def start(command: list[str], folder: Path) -> "subprocess.Popen[str]":
 def test_every_registry_has_our_algorithms() -> None:
     register()
     found = 0
-    for info in pkgutil.iter_modules(rl_zoo3.__path__):
-        if info.name in ("cli", "plots", "benchmark"):  # need packages for plots, or run when they are imported
-            continue
-        module = importlib.import_module(f"rl_zoo3.{info.name}")
+    # Those that can be imported: others evaluate on import, or need packages that their releases have dropped
+    for module_name in ("utils", "train", "enjoy", "exp_manager", "hyperparams_opt", "load_from_hub", "record_video"):
+        module = importlib.import_module(f"rl_zoo3.{module_name}")
         for name in ("ALGOS", "HYPERPARAMS_SAMPLER", "HYPERPARAMS_CONVERTER"):
             registry = getattr(module, name, None)
             if registry is not None:
-                assert {"caps", "prql", "ops_tl"} <= set(registry), (info.name, name)
+                assert {"caps", "prql", "ops_tl"} <= set(registry), (module_name, name)
                 found += 1
     assert found >= 8
     assert rl_zoo3.ALGOS["caps"] is CAPS
