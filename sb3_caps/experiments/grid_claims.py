@@ -93,8 +93,8 @@ def _options_on_g(study: Study) -> list[Claim]:
             "3",
             "CAPS learns to choose the optimal policy to reuse for different contexts (consistency)",
             "yes" if visited.mean() > 0.9 else "partly",
-            f"the greedy option's action is optimal in {states.mean():.1%} of the states, {visited.mean():.1%} when they "
-            "are weighted by the visits of an optimal policy",
+            f"the greedy option's action is optimal in {states.mean():.1%} of the states, {visited.mean():.1%} when "
+            "they are weighted by the visits of an optimal policy",
         ),
         Claim(
             "3",

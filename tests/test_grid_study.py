@@ -1,0 +1,225 @@
+"""The grid study: runs that can be killed, numbers of its tables, and the command from start to end."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sb3_caps.cli import main
+from sb3_caps.common.colours import option_colour
+from sb3_caps.envs.grid import GridMap
+from sb3_caps.experiments.grid_batches import BATCHES, METHODS, TASKS, with_needed
+from sb3_caps.experiments.grid_claims import claims
+from sb3_caps.experiments.grid_figures import ARROWS, draw_options, new_figure, save
+from sb3_caps.experiments.grid_metrics import Interval, Study, episodes_to, optimal_actions, source_agreement
+from sb3_caps.experiments.grid_runs import Results, run_batch
+
+RUNS, EPISODES = 2, 15
+
+
+class Progress(dict[str, int]):
+    """Remembers the first report."""
+
+    first: int | None = None
+
+    def __setitem__(self, key: str, value: int) -> None:
+        self.first = value if self.first is None else self.first
+        super().__setitem__(key, value)
+
+
+# Numbers
+
+
+def test_episodes_until_a_level() -> None:
+    returns = np.zeros((3, 300))
+    returns[0, 120:] = 1.0
+    returns[1] = 0.5
+    # 90 of the last 100 episodes are at 1 after episode 210; the second run never gets there, the third never starts.
+    np.testing.assert_array_equal(episodes_to(returns, 0.9), [210, np.inf, np.inf])
+    np.testing.assert_array_equal(episodes_to(returns, 0.5), [170, 100, np.inf])
+    np.testing.assert_array_equal(episodes_to(returns[:, :50], 0.5), [np.inf, 50, np.inf])
+
+
+def test_interval_of_student_t() -> None:
+    interval = Interval.of(np.array([1.0, 2.0, 3.0]))
+    assert interval.mean == 2.0
+    assert interval.half_width == pytest.approx(4.30 * 1.0 / np.sqrt(3), rel=1e-3)
+    assert Interval.of(np.array([1.0])).half_width == 0.0
+
+
+def test_which_actions_and_sources_are_optimal() -> None:
+    rooms = GridMap.load("rooms")
+    goal = rooms.goals["g"]
+    right = optimal_actions("g")
+    # Left of the goal only "right" leads into it; below it only "up".
+    np.testing.assert_array_equal(right[goal - 1], [False, False, False, True])
+    np.testing.assert_array_equal(right[goal + rooms.width], [True, False, False, False])
+    agreement = source_agreement("g'")
+    # The goal g' lies in the room of G1: from everywhere else the way is nearly the same.
+    shares = agreement[:, rooms.free_cells].mean(axis=1)
+    assert shares[0] > 0.85
+    assert shares[0] == shares.max()
+
+
+def test_batches_are_complete_and_ordered() -> None:
+    assert with_needed(["option_critic", "prql"]) == ["option_critic_sources", "option_critic", "prql"]
+    variants = {(run.variant, run.task) for batch in BATCHES.values() for run in batch.runs(1)}
+    assert {(method, task) for method in METHODS for task in TASKS} <= variants
+
+
+def test_every_run_has_its_own_seed_and_nothing_is_run_twice() -> None:
+    runs = [(run.variant, run.task, run.seed) for name in BATCHES for run in BATCHES[name].runs(3)]
+    described = [run for run in runs if run[0] != "source"]
+    assert len(described) == len(set(described))
+    assert {seed for _, _, seed in runs} == {0, 1, 2}
+
+
+# Stopping and going on
+
+
+def test_a_killed_batch_goes_on_where_it_was(tmp_path: Path) -> None:
+    whole, killed = Results(tmp_path / "whole", 1, 150), Results(tmp_path / "killed", 1, 150)
+    run_batch(whole, "prql", "test", {})
+    # A process that saves after every look, killed without warning as soon as it has saved once.
+    code = (
+        "from pathlib import Path; from sb3_caps.experiments import grid_runs as g; g.CHECKPOINT_SECONDS = 0.0; "
+        f"g.run_batch(g.Results(Path({str(tmp_path / 'killed')!r}), 1, 150), 'prql', 'test', {{}})"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code])
+    checkpoint = killed.path("prql", "checkpoint.pkl")
+    while not checkpoint.exists():
+        assert process.poll() is None
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not killed.is_finished("prql")
+
+    saved = checkpoint.stat().st_size
+    assert saved > 0
+    progress = Progress()
+    run_batch(killed, "prql", "test", progress)
+    assert progress.first is not None
+    # From the start the first report, after 1000 steps of three runs, would be of far fewer than from the checkpoint.
+    fresh = Progress()
+    run_batch(Results(tmp_path / "fresh", 1, 150), "prql", "test", fresh)
+    assert fresh.first is not None
+    assert progress.first > fresh.first
+    assert not checkpoint.exists()
+    for name, array in whole.load("prql").items():
+        np.testing.assert_array_equal(array, killed.load("prql")[name])
+
+
+def test_a_checkpoint_of_another_configuration_is_not_used(tmp_path: Path) -> None:
+    results = Results(tmp_path, 1, 5)
+    run_batch(results, "prql", "test", {})
+    expected = results.load("prql")["returns"]
+    results.path("prql", "result.npz").unlink()
+    results.path("prql", "checkpoint.pkl").write_bytes(b"what an older version has left")
+    results.path("prql", "config.json").write_text("[]")
+    run_batch(results, "prql", "test", {})
+    np.testing.assert_array_equal(results.load("prql")["returns"], expected)
+
+
+# The command
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The whole study, very short."""
+    folder = tmp_path_factory.mktemp("study")
+    arguments = ["--runs", str(RUNS), "--episodes", str(EPISODES), "--results", str(folder)]
+    assert main(["reproduce", "grid", *arguments]) == 0
+    return folder
+
+
+def test_the_study_leaves_figures_tables_curves_configs_and_commands(finished: Path) -> None:
+    folder = finished / f"{RUNS}_runs_{EPISODES}_episodes"
+    for name in (*(f"figure_{number}.png" for number in range(1, 8)), "theorem_2.png"):
+        assert (folder / name).read_bytes().startswith(b"\x89PNG")
+    text = (folder / "tables.md").read_text()
+    for heading in ("Figure 2", "Figure 5", "Figure 7", "## Ablations on g", "## Claims"):
+        assert heading in text
+    for batch in BATCHES:
+        config = json.loads((folder / batch / "config.json").read_text())
+        with np.load(folder / batch / "result.npz") as result:
+            assert result["returns"].shape == (len(config), EPISODES)
+            assert (result["returns"] >= 0).all()
+        assert (folder / batch / "command.txt").read_text().startswith("sb3-caps")
+        assert not (folder / batch / "checkpoint.pkl").exists()
+
+
+def test_runs_with_other_sources_got_other_sources(finished: Path) -> None:
+    results = Results(finished, RUNS, EPISODES)
+    learned = results.load("option_critic_sources")["preferences"].reshape(4, RUNS, -1, 4)
+    for run in results.runs("option_critic"):
+        np.testing.assert_array_equal(np.stack(run.config.preferences), learned[:, run.seed])
+
+
+def test_what_is_on_disk_is_not_run_again(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--runs", str(RUNS), "--episodes", str(EPISODES), "--results", str(finished), "--figure", "3"]
+    before = {path: path.stat().st_mtime_ns for path in finished.rglob("result.npz")}
+    assert main(["reproduce", "grid", *arguments]) == 0
+    assert {path: path.stat().st_mtime_ns for path in finished.rglob("result.npz")} == before
+    output = capsys.readouterr()
+    assert "figure_3.png" in output.out
+    assert "figure_2.png" not in output.out
+
+
+def test_every_claim_has_a_verdict_and_a_number(finished: Path) -> None:
+    rows = claims(Study(Results(finished, RUNS, EPISODES)))
+    assert len(rows) > 20
+    for row in rows:
+        assert row.holds in ("yes", "no", "partly", "no difference")
+        assert any(character.isdigit() for character in row.evidence)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(["--runs", "0"], "--runs must be at least 1"), (["--episodes", "-3"], "--episodes must be at least 1")],
+)
+def test_bad_arguments(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", "grid", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["tetris"], ["grid", "--figure", "9"]])
+def test_unknown_study_or_figure(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["reproduce", *arguments])
+    assert "invalid choice" in capsys.readouterr().err
+
+
+# Pictures
+
+
+def test_arrows_and_colours_of_a_picture(tmp_path: Path) -> None:
+    grid_map = GridMap.from_text("#####\n#...#\n#..x#\n#####")
+    options = np.zeros(grid_map.n_cells, dtype=int)
+    options[7], options[8] = 1, 3
+    actions = np.full(grid_map.n_cells, 3)
+    figure, axes = new_figure(4, 4)
+    draw_options(axes[0, 0], grid_map, options, actions, ["a", "b", "up", "right"], 2, grid_map.goals["x"], "title")
+    (arrows,) = [item for item in axes[0, 0].get_children() if type(item).__name__ == "Quiver"]
+    # One arrow for each of the five free cells but the goal, pointing right.
+    assert arrows.N == 5
+    np.testing.assert_allclose(np.sign(arrows.U), 1.0)
+    np.testing.assert_allclose(arrows.V, 0.0)
+    labels = [text.get_text() for text in axes[0, 0].get_legend().get_texts()]
+    assert labels == ["a (3)", "b (1)", "primitive (1)"]
+    assert option_colour(0, 2) != option_colour(1, 2) != option_colour(2, 2)
+    assert save(figure, tmp_path / "new" / "picture.png").stat().st_size > 1000
+    np.testing.assert_array_equal(ARROWS[[0, 1]], [(0, -1), (0, 1)])
+
+
+def test_missing_matplotlib_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    missing: Any = None
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", missing)
+    with pytest.raises(ImportError, match=r"sb3-caps\[experiments\]"):
+        new_figure(1, 1)
