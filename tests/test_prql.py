@@ -65,12 +65,12 @@ def test_selection_is_a_softmax_over_gains() -> None:
 
 def test_temperature_grows_with_every_episode() -> None:
     model = make()
-    assert model.temperature == 0
+    assert model.current_temperature == 0
     model.mean_returns = np.array([0.0, 0.5, 1.0])
     np.testing.assert_allclose(model.selection_probabilities, [1 / 3, 1 / 3, 1 / 3])
     model._finish_episodes(np.array([0, 1, 1]), np.zeros(3))
-    assert model.temperature == pytest.approx(0.15)
-    model.temperature_growth = 1e6
+    assert model.current_temperature == pytest.approx(0.15)
+    model.current_temperature_growth = 1e6
     assert np.isfinite(model.selection_probabilities).all()
 
 

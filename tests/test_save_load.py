@@ -115,6 +115,16 @@ def test_other_sources_when_their_number_fits(tmp_path: Path) -> None:
         CAPS.load(tmp_path / "model", env=Corridor(), source_policies=[go_left])
 
 
+def test_arguments_of_load_take_the_place_of_saved_ones(tmp_path: Path) -> None:
+    CAPS("MlpPolicy", Corridor(), exploration_schedule=PiecewiseLinear([(0, 1.0), (50, 0.5)])).save(tmp_path / "model")
+    loaded = CAPS.load(
+        tmp_path / "model", env=Corridor(), exploration_schedule=PiecewiseLinear([(0, 0.4), (100, 0.2)]), tau=0.5
+    )
+    loaded.learn(100)
+    assert loaded.exploration_rate == pytest.approx(0.2)
+    assert loaded.tau == 0.5
+
+
 def test_load_without_environment_predicts(tmp_path: Path) -> None:
     CAPS("CnnPolicy", Corridor("image"), source_policies=SOURCES, seed=1, buffer_size=50).save(tmp_path / "model")
     loaded = CAPS.load(tmp_path / "model")

@@ -43,6 +43,8 @@ class PolicyReuseAlgorithm(DQN):
     def _setup_model(self) -> None:
         self._setup_options()
         self._check_arguments()
+        # It is not saved, so it can be there already only because it was passed to `load`
+        self.given_exploration_schedule = self.__dict__.pop("exploration_schedule", self.given_exploration_schedule)
         # What the policy and the buffer need of us, besides what the user passes on to them
         policy_kwargs: dict[str, Any] = self.policy_kwargs
         replay_buffer_kwargs: dict[str, Any] = self.replay_buffer_kwargs
@@ -153,7 +155,7 @@ class PolicyReuseAlgorithm(DQN):
             super().save(file, exclude, include)
 
     def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "_statistics"]
+        return [*super()._excluded_save_params(), "_statistics", "exploration_schedule"]
 
 
 def _emitted_space(env: VecEnv) -> spaces.Space:

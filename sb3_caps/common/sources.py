@@ -96,6 +96,9 @@ class SourcePolicy:
         self.observation_map = observation_map
         self.action_map = action_map
 
+    def __repr__(self) -> str:
+        return f"SourcePolicy({self.name!r})"
+
     @property
     def policy(self) -> BasePolicy | None:
         """The network behind this source, None for a callable."""

@@ -6,13 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from sb3_caps.common.colours import PRIMITIVE_COLOUR, option_colour
 from sb3_caps.common.extras import require
 from sb3_caps.envs.grid.maps import GridMap
 
 WALL, FLOOR, INK = "#3a4052", "#fbf9f4", "#2b2f3a"
-# Sources in Okabe and Ito's colours, which can be told apart with any colour vision; primitive options in gray.
-SOURCE_COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c6d31", "#7b4fa6")
-PRIMITIVE_COLOUR = "#6b7080"
 GOAL_COLOUR = "#d62839"
 # Of each action, as (x, y) on axes whose y grows downwards: up, down, left, right.
 ARROWS = np.array([(0.0, -1.0), (0.0, 1.0), (-1.0, 0.0), (1.0, 0.0)])
@@ -181,12 +179,3 @@ def draw_termination(
     draw_arrows(ax, grid_map, actions, INK, goal)
     draw_goals(ax, grid_map, {"g": goal})
     return image
-
-
-def option_colour(index: int, n_sources: int) -> str:
-    """
-    :param index: the index of an option
-    :param n_sources: how many options are source policies
-    :return: its colour in every figure
-    """
-    return SOURCE_COLOURS[index % len(SOURCE_COLOURS)] if index < n_sources else PRIMITIVE_COLOUR

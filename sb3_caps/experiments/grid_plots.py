@@ -4,13 +4,12 @@ from pathlib import Path
 
 import numpy as np
 
+from sb3_caps.common.colours import PRIMITIVE_COLOUR, SOURCE_COLOURS
 from sb3_caps.experiments.grid_batches import METHODS, RECOMMENDED, SOURCE_TASKS, TASKS, optimum, task
 from sb3_caps.experiments.grid_claims import non_optimal_terminations
 from sb3_caps.experiments.grid_figures import (
     GOAL_COLOUR,
     INK,
-    PRIMITIVE_COLOUR,
-    SOURCE_COLOURS,
     draw_goals,
     draw_map,
     draw_options,

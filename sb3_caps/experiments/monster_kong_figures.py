@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from sb3_caps.common.colours import PRIMITIVE_COLOUR, SOURCE_COLOURS
 from sb3_caps.envs.monster_kong.planner import plan
 from sb3_caps.experiments.checkpoints import read_rows
-from sb3_caps.experiments.grid_figures import PRIMITIVE_COLOUR, SOURCE_COLOURS, new_figure, save
+from sb3_caps.experiments.grid_figures import new_figure, save
 from sb3_caps.experiments.monster_kong_pictures import draw_pictures
 from sb3_caps.experiments.presets import ALL_METHODS, TASKS
 from sb3_caps.experiments.runner import Run

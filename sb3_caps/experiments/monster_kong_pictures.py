@@ -8,12 +8,13 @@ import numpy as np
 import torch as th
 
 from sb3_caps.caps import CAPS
+from sb3_caps.common.colours import option_colour
 from sb3_caps.envs.monster_kong.drawing import painter
 from sb3_caps.envs.monster_kong.observations import observer
 from sb3_caps.envs.monster_kong.physics import TILE, TILE_PIXELS, UNITS
 from sb3_caps.envs.monster_kong.planner import plan
 from sb3_caps.envs.monster_kong.vec_env import MonsterKongVecEnv
-from sb3_caps.experiments.grid_figures import PRIMITIVE_COLOUR, SOURCE_COLOURS, new_figure, save
+from sb3_caps.experiments.grid_figures import new_figure, save
 from sb3_caps.experiments.presets import TASKS
 from sb3_caps.experiments.runner import Run
 
@@ -84,7 +85,7 @@ def colour_of(model: CAPS, option: int) -> str:
     :param option: one of them
     :return: its colour: one for each source, the same for all primitive options
     """
-    return SOURCE_COLOURS[option % len(SOURCE_COLOURS)] if option < model.options.n_sources else PRIMITIVE_COLOUR
+    return option_colour(option, model.options.n_sources)
 
 
 def _draw_trajectory(model: CAPS, trajectory: Trajectory, setting: str) -> Any:

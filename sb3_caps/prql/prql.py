@@ -56,7 +56,7 @@ class PRQL(EpisodicReuseAlgorithm):
             _init_setup_model=False,
             **kwargs,
         )
-        self.initial_temperature = temperature
+        self.temperature = temperature
         self.temperature_growth = temperature_growth
 
         if _init_setup_model:
@@ -65,24 +65,24 @@ class PRQL(EpisodicReuseAlgorithm):
     def _check_arguments(self) -> None:
         super()._check_arguments()
         for name, value in (
-            ("temperature", self.initial_temperature),
+            ("temperature", self.temperature),
             ("temperature_growth", self.temperature_growth),
         ):
             if value < 0:
                 raise ValueError(f"{name} must not be negative, but is {value}.")
 
     @property
-    def temperature(self) -> float:
+    def current_temperature(self) -> float:
         """τ: the larger, the more a higher gain counts."""
         assert self.episode_counts is not None
-        return self.initial_temperature + self.temperature_growth * float(self.episode_counts.sum())
+        return self.temperature + self.temperature_growth * float(self.episode_counts.sum())
 
     @property
     def selection_probabilities(self) -> np.ndarray:
         """How likely each of ``arm_names`` is chosen for the next episode."""
         assert self.mean_returns is not None
         # Gains below the highest, so that no exponential overflows
-        weights = np.exp(self.temperature * (self.mean_returns - self.mean_returns.max()))
+        weights = np.exp(self.current_temperature * (self.mean_returns - self.mean_returns.max()))
         return weights / weights.sum()
 
     def _select(self, n_episodes: int, running: np.ndarray) -> np.ndarray:
@@ -96,7 +96,7 @@ class PRQL(EpisodicReuseAlgorithm):
         """
         Write log data.
         """
-        self.logger.record("reuse/temperature", self.temperature)
+        self.logger.record("reuse/temperature", self.current_temperature)
         self._record_by_name("reuse/selection", self.arm_names, self.selection_probabilities)
         super().dump_logs()
 

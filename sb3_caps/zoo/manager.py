@@ -126,12 +126,6 @@ class PolicyReuseManager(exp_manager.ExperimentManager):  # type: ignore[name-de
             results[0].exploration_schedule = self.exploration_schedule
         return results
 
-    def _load_pretrained_agent(self, hyperparams: dict[str, Any], env: VecEnv) -> BaseAlgorithm:
-        if "exploration_schedule" in hyperparams:
-            # `load` sets attributes, and this argument is kept under another name
-            hyperparams["given_exploration_schedule"] = hyperparams.pop("exploration_schedule")
-        return super()._load_pretrained_agent(hyperparams, env)
-
     def create_callbacks(self) -> None:
         super().create_callbacks()
         if self.tensorboard_log is None or self.optimize_hyperparameters:
