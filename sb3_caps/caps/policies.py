@@ -68,7 +68,8 @@ class CAPSPolicy(DQNPolicy):
     def _as_arrays(self, network: QNetwork, part_of_it: slice) -> ArrayNetwork | None:
         features = feature_layers(network.features_extractor)
         layers = None if features is None else [*features, *network.q_net][part_of_it]
-        return ArrayNetwork(layers) if layers and runs_as_arrays(layers, self.observation_space) else None
+        space = self.observation_space
+        return ArrayNetwork(layers, space) if layers and runs_as_arrays(layers, space) else None
 
     def _build(self, lr_schedule: Schedule) -> None:
         # One call for all parameters takes a third of a gradient step off
@@ -115,9 +116,9 @@ class CAPSPolicy(DQNPolicy):
         :return: what ``hidden`` and ``values`` return, as arrays
         """
         device = self.termination_net.weight.device
-        if self._hidden_as_arrays is not None and device.type == "cpu":
-            assert isinstance(obs, np.ndarray)
-            hidden = self._hidden_as_arrays(as_inputs(obs, self.observation_space))
+        arrays = self._hidden_as_arrays
+        if arrays is not None and isinstance(obs, np.ndarray) and len(obs) <= arrays.most_rows and device.type == "cpu":
+            hidden = arrays(as_inputs(obs, self.observation_space))
             return hidden, self._values_as_arrays(hidden)
         with th.no_grad():
             features = self.hidden(obs_as_tensor(obs, device))
@@ -128,8 +129,9 @@ class CAPSPolicy(DQNPolicy):
         :param obs: Observations
         :return: Q_O(s, o) by the target network, of shape (states, options)
         """
-        if self._target_as_arrays is not None and isinstance(obs, th.Tensor) and obs.is_cpu:
-            return th.from_numpy(self._target_as_arrays(as_inputs(obs.numpy(), self.observation_space)))
+        arrays = self._target_as_arrays
+        if arrays is not None and isinstance(obs, th.Tensor) and obs.is_cpu and len(obs) <= arrays.most_rows:
+            return th.from_numpy(arrays(as_inputs(obs.numpy(), self.observation_space)))
         with th.no_grad():
             return self.q_net_target(obs)
 
@@ -146,7 +148,8 @@ class CAPSPolicy(DQNPolicy):
             return self.hidden(obs)
         hidden = self.hidden(_channels_last(part(obs, 0, n_steps)))
         with th.no_grad():
-            return th.cat([hidden, self.hidden(part(obs, n_steps))])
+            successors = self.hidden(part(obs, n_steps))
+        return th.cat([hidden, successors])
 
     def values(self, hidden: th.Tensor) -> th.Tensor:
         """

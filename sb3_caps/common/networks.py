@@ -24,6 +24,8 @@ ARRAY_ACTIVATIONS: dict[type[nn.Module], Callable[[np.ndarray], np.ndarray]] = {
     nn.ReLU: lambda values: np.maximum(values, 0, out=values),
     nn.Tanh: lambda values: np.tanh(values, out=values),
 }
+# Above so many multiplications numpy starts threads of its own, which get in the way of torch's
+MOST_MULTIPLICATIONS = 2**18
 ELEMENTWISE = (nn.ReLU, nn.Tanh, nn.ELU, nn.LeakyReLU, nn.SiLU, nn.GELU, nn.Sigmoid)
 
 
@@ -68,7 +70,22 @@ def runs_as_arrays(layers: Sequence[nn.Module] | None, space: spaces.Space) -> b
     """
     if layers is None or not isinstance(space, (spaces.Box, spaces.Discrete)) or is_image_space(space):
         return False
-    return all(type(layer) in (nn.Linear, nn.Flatten, *ARRAY_ACTIVATIONS) for layer in layers)
+    # A number is looked up in the first matrix
+    has_matrix = any(isinstance(layer, nn.Linear) for layer in layers)
+    known = all(type(layer) in (nn.Linear, nn.Flatten, *ARRAY_ACTIVATIONS) for layer in layers)
+    return known and (has_matrix or not isinstance(space, spaces.Discrete))
+
+
+def most_rows(layers: Sequence[nn.Module], space: spaces.Space | None) -> int:
+    """
+    :param layers: a network that ``runs_as_arrays``
+    :param space: what it takes, None for the outputs of other layers
+    :return: up to how many observations at once that is faster than torch
+    """
+    sizes = [layer.in_features * layer.out_features for layer in layers if isinstance(layer, nn.Linear)]
+    if isinstance(space, spaces.Discrete):
+        sizes = sizes[1:]
+    return MOST_MULTIPLICATIONS // max(sizes, default=1)
 
 
 def as_inputs(observations: np.ndarray, space: spaces.Space) -> np.ndarray:
@@ -77,12 +94,10 @@ def as_inputs(observations: np.ndarray, space: spaces.Space) -> np.ndarray:
 
     :param observations: a batch of observations
     :param space: their space
-    :return: the inputs of a network, of shape (batch, inputs)
+    :return: the inputs of a network, of shape (batch, inputs), or the numbers themselves, of shape (batch,)
     """
     if isinstance(space, spaces.Discrete):
-        inputs = np.zeros((len(observations), int(space.n)), dtype=np.float32)
-        inputs[np.arange(len(observations)), observations.reshape(-1)] = 1
-        return inputs
+        return observations.reshape(-1)
     return observations.reshape(len(observations), -1).astype(np.float32)
 
 
@@ -92,16 +107,18 @@ class ArrayNetwork:
     the memory of its tensors.
 
     :param layers: its layers
+    :param space: the observations that it takes, None for the outputs of other layers
     """
 
-    def __init__(self, layers: Sequence[nn.Module]) -> None:
+    def __init__(self, layers: Sequence[nn.Module], space: spaces.Space | None = None) -> None:
         self.layers = [layer for layer in layers if not isinstance(layer, nn.Flatten)]
+        self.most_rows = most_rows(layers, space)
         self._arrays: list[tuple[np.ndarray, ...]] = []
         self._address = -1
 
     def __call__(self, inputs: np.ndarray) -> np.ndarray:
         """
-        :param inputs: of shape (batch, inputs)
+        :param inputs: what ``as_inputs`` returned, or other layers
         :return: its outputs
         """
         values = inputs
@@ -136,7 +153,7 @@ class ArrayStack:
     """
 
     def __init__(self, networks: Sequence[Sequence[nn.Module]], space: spaces.Space) -> None:
-        self.space = space
+        self.space, self.most_rows = space, most_rows(networks[0], space)
         self.layers: list[tuple[np.ndarray, np.ndarray] | Callable[[np.ndarray], np.ndarray]] = []
         for layers in zip(*networks, strict=True):
             if isinstance(layers[0], nn.Linear):
@@ -149,11 +166,16 @@ class ArrayStack:
         """:return: for each network and observation, which output is the greatest"""
         values = as_inputs(observations, self.space)
         for layer in self.layers:
-            values = values @ layer[0] + layer[1] if isinstance(layer, tuple) else layer(values)
+            if not isinstance(layer, tuple):
+                values = layer(values)
+            elif values.ndim == 1:
+                values = layer[0][:, values] + layer[1]
+            else:
+                values = values @ layer[0] + layer[1]
         return values.argmax(axis=-1)
 
 
-class TensorStack:
+class NetworkStack:
     """
     Networks of one architecture, convolutions included, with the parameters that they have now.
 
@@ -165,6 +187,8 @@ class TensorStack:
     def __init__(self, networks: Sequence[Sequence[nn.Module]], space: spaces.Space, normalize_images: bool) -> None:
         self.space, self.normalize_images, self.size = space, normalize_images, len(networks)
         self.device = next(networks[0][-1].parameters()).device
+        as_arrays = runs_as_arrays(networks[0], space) and self.device.type == "cpu"
+        self.arrays = ArrayStack(networks, space) if as_arrays else None
         self.layers = list(zip(*networks, strict=True))
         # Of convolutions, the channels of all networks side by side; matrices are too large to be copied
         self.filters = [
@@ -176,6 +200,8 @@ class TensorStack:
     @th.no_grad()
     def greatest(self, observations: np.ndarray) -> np.ndarray:
         """:return: for each network and observation, which output is the greatest"""
+        if self.arrays is not None and len(observations) <= self.arrays.most_rows:
+            return self.arrays.greatest(observations)
         observations = maybe_transpose(observations, self.space)
         tensor = preprocess_obs(obs_as_tensor(observations, self.device), self.space, self.normalize_images)
         assert isinstance(tensor, th.Tensor)
@@ -194,16 +220,13 @@ class TensorStack:
         return tensor.argmax(dim=-1).cpu().numpy()
 
 
-def stack_of(policies: Sequence[BasePolicy]) -> ArrayStack | TensorStack:
+def stack_of(policies: Sequence[BasePolicy]) -> NetworkStack:
     """
     :param policies: policies with the same ``architecture``
     :return: their networks as one
     """
     networks = [layers_of(policy) or [] for policy in policies]
-    space = policies[0].observation_space
-    if runs_as_arrays(networks[0], space) and policies[0].device.type == "cpu":
-        return ArrayStack(networks, space)
-    return TensorStack(networks, space, policies[0].normalize_images)
+    return NetworkStack(networks, policies[0].observation_space, policies[0].normalize_images)
 
 
 def architecture(policy: BasePolicy) -> str | None:
@@ -218,4 +241,4 @@ def architecture(policy: BasePolicy) -> str | None:
 
 
 def _linear(values: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:
-    return values @ weight.T + bias
+    return (weight.T[values] if values.ndim == 1 else values @ weight.T) + bias

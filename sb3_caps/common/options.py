@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 from stable_baselines3.common.policies import BasePolicy
 
-from sb3_caps.common.networks import ArrayStack, TensorStack, architecture, stack_of
+from sb3_caps.common.networks import NetworkStack, architecture, stack_of
 from sb3_caps.common.sources import ObservationNormalizer, Observations, SourcePolicy, SourceState, as_source
 
 SourceStates: TypeAlias = tuple[SourceState, ...]
@@ -43,7 +43,7 @@ class OptionSet:
         self.names = _unique_names(self.sources, [f"action_{action}" for action in range(self.n_actions)])
         # The learner's normalisation, undone for the sources: they know the environment's own observations.
         self.normalizer: ObservationNormalizer | None = None
-        self._stacks: list[tuple[list[int], ArrayStack | TensorStack]] | None = None
+        self._stacks: list[tuple[list[int], NetworkStack]] | None = None
 
     @property
     def n_sources(self) -> int:
@@ -87,7 +87,7 @@ class OptionSet:
             actions[:, i] = self._checked(source_actions, self.names[i], n_envs)
         return actions, tuple(next_states)
 
-    def _stacked_sources(self) -> list[tuple[list[int], ArrayStack | TensorStack]]:
+    def _stacked_sources(self) -> list[tuple[list[int], NetworkStack]]:
         """The sources that are plain networks, those of one architecture together."""
         groups: dict[str, dict[int, BasePolicy]] = {}
         for i, source in enumerate(self.sources):

@@ -1,0 +1,125 @@
+"""Environment steps a second, beside SB3's DQN on the same environments with the same network."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from stable_baselines3 import DQN
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import VecEnv
+
+import sb3_caps.envs  # noqa: F401  registers the environments
+from benchmarks.report import Result, interleaved
+from sb3_caps import CAPS
+from sb3_caps.envs.monster_kong.vec_env import MonsterKongVecEnv
+
+MakeEnv = Callable[[int], VecEnv]
+
+
+def pixels(n_envs: int) -> VecEnv:
+    """Monster Kong, 84x84x2."""
+    return MonsterKongVecEnv(n_envs)
+
+
+def features(n_envs: int) -> VecEnv:
+    """Monster Kong as a vector."""
+    return MonsterKongVecEnv(n_envs, observation="features")
+
+
+def grid(n_envs: int) -> VecEnv:
+    """The paper's rooms."""
+    return make_vec_env("sb3_caps/GridTarget-v0", n_envs, seed=0)
+
+
+def sources(policy: str, make_env: MakeEnv, number: int) -> list[DQN]:
+    """
+    :param policy: of which kind
+    :param make_env: makes the environments they fit
+    :param number: how many
+    :return: source policies that have learned nothing: what they do makes no difference to the time they take
+    """
+    return [DQN(policy, make_env(1), buffer_size=1, seed=seed) for seed in range(number)]
+
+
+def trained(algorithm: type[DQN], policy: str, env: VecEnv, **arguments: Any) -> DQN:
+    """
+    :param algorithm: CAPS or DQN
+    :param policy: "MlpPolicy" or "CnnPolicy"
+    :param env: its environments
+    :param arguments: others
+    :return: a model in the middle of its training, with batches of 32 and one update every 4 steps
+    """
+    model = algorithm(policy, env, buffer_size=20_000, learning_starts=64, batch_size=32, seed=0, **arguments)
+    return model.learn(64 + 16 * env.num_envs)
+
+
+def rates(models: Sequence[DQN], steps: int, rounds: int) -> list[float]:
+    """
+    :param models: to train in turns
+    :param steps: environment steps in each round
+    :param rounds: number of rounds
+    :return: for each its environment steps in a second
+    """
+    runs = [lambda model=model: model.learn(steps, reset_num_timesteps=False) for model in models]
+    return [steps / seconds for seconds in interleaved(runs, rounds)]
+
+
+def against_dqn(
+    name: str, policy: str, make_env: MakeEnv, n_envs: int, n_sources: int, steps: int, rounds: int
+) -> Result:
+    """:return: CAPS with sources beside DQN"""
+    ours = trained(CAPS, policy, make_env(n_envs), source_policies=sources(policy, make_env, n_sources))
+    ours_rate, theirs_rate = rates([ours, trained(DQN, policy, make_env(n_envs))], steps, rounds)
+    label = f"{name}, {n_envs} environment{'s' if n_envs > 1 else ''}, {n_sources} sources, beside DQN"
+    return Result(label, ours_rate, theirs_rate, "steps/s", ours_rate / theirs_rate, 1.0)
+
+
+def measure(full: bool) -> list[Result]:
+    """
+    :param full: measure for longer
+    :return: CAPS with three sources beside DQN, for images and vectors
+    """
+    rounds = 9 if full else 5
+    results = []
+    for n_envs, steps in ((1, 160), (8, 640)):
+        results.append(against_dqn("Monster Kong pixels", "CnnPolicy", pixels, n_envs, 3, steps, rounds))
+    for name, make_env in (("Grid", grid), ("Monster Kong features", features)):
+        for n_envs, steps in ((1, 1000), (16, 8000)):
+            results.append(against_dqn(name, "MlpPolicy", make_env, n_envs, 3, steps, rounds))
+    return results
+
+
+def growth(full: bool) -> list[Result]:
+    """
+    :param full: all numbers of sources and of environments
+    :return: how speed changes with more CNN sources, and with more environments
+    """
+    rounds, numbers = (7, (0, 1, 3, 8, 16)) if full else (3, (1, 16))
+    models = [
+        trained(CAPS, "CnnPolicy", pixels(1), source_policies=sources("CnnPolicy", pixels, number))
+        for number in numbers
+    ]
+    found = dict(zip(numbers, rates(models, 80, rounds), strict=True))
+    results = [
+        Result(f"{n} CNN sources, beside 1", rate, found[1], "steps/s", rate / found[1], 0.7 if n == 16 else None)
+        for n, rate in found.items()
+        if n != 1
+    ]
+    if full:
+        results += _growth_with_environments(rounds)
+    return results
+
+
+def _growth_with_environments(rounds: int) -> list[Result]:
+    speed: dict[tuple[str, int], float] = {}
+    for n_envs in (1, 8, 32):
+        ours = trained(CAPS, "CnnPolicy", pixels(n_envs), source_policies=sources("CnnPolicy", pixels, 3))
+        both = rates([ours, trained(DQN, "CnnPolicy", pixels(n_envs))], int(160 * np.sqrt(n_envs) // 32 * 32), rounds)
+        speed["ours", n_envs], speed["theirs", n_envs] = both
+    results = []
+    for n_envs in (8, 32):
+        ours_growth = speed["ours", n_envs] / speed["ours", 1]
+        theirs_growth = speed["theirs", n_envs] / speed["theirs", 1]
+        name = f"{n_envs} environments instead of 1, 3 CNN sources, beside DQN"
+        results.append(Result(name, ours_growth, theirs_growth, "times", ours_growth / theirs_growth, 1.0))
+    return results

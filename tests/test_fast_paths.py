@@ -1,0 +1,203 @@
+"""What is fast gives the same as what is plain, and the same again with the same seed."""
+
+import copy
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+from gymnasium import spaces
+from stable_baselines3 import DQN, PPO
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
+from stable_baselines3.dqn.policies import CnnPolicy, DQNPolicy
+from torch import nn
+
+from sb3_caps import CAPS, as_source
+from sb3_caps.common.networks import NetworkStack, architecture, stack_of
+from sb3_caps.common.options import OptionSet
+from tests.toy_world import Corridor, go_right
+
+ACTIONS = spaces.Discrete(5)
+SPACES: dict[str, spaces.Space] = {
+    "vector": spaces.Box(-1, 1, (6,)),
+    "integers": spaces.Box(0, 9, (2, 3), np.int64),
+    "number": spaces.Discrete(7),
+    "image": spaces.Box(0, 255, (2, 36, 36), np.uint8),
+}
+
+
+def observations(kind: str, number: int) -> np.ndarray:
+    space = SPACES[kind]
+    space.seed(0)
+    return np.array([space.sample() for _ in range(number)])
+
+
+def policies(kind: str, number: int, **arguments: Any) -> list[BasePolicy]:
+    policy_class = CnnPolicy if kind == "image" else DQNPolicy
+    return [policy_class(SPACES[kind], ACTIONS, lambda _: 0.0, **arguments) for _ in range(number)]
+
+
+@pytest.mark.parametrize("kind", list(SPACES))
+@pytest.mark.parametrize("n_envs", [1, 4, 300])
+def test_stacked_sources_act_as_each_alone(kind: str, n_envs: int) -> None:
+    if kind == "image" and n_envs > 4:
+        pytest.skip("slow, and no other path than with four")
+    found = policies(kind, 3)
+    batch = observations(kind, n_envs)
+    alone = [policy.predict(batch, deterministic=True)[0] for policy in found]
+    np.testing.assert_array_equal(stack_of(found).greatest(batch), alone)
+
+
+@pytest.mark.parametrize("activation", [nn.Tanh, nn.ELU])
+def test_stacked_sources_with_other_activations(activation: type[nn.Module]) -> None:
+    found = policies("vector", 2, activation_fn=activation, net_arch=[9])
+    stack, batch = stack_of(found), observations("vector", 20)
+    assert (stack.arrays is None) == (activation is nn.ELU)
+    np.testing.assert_array_equal(
+        stack.greatest(batch), [policy.predict(batch, deterministic=True)[0] for policy in found]
+    )
+
+
+def test_actors_are_stacked_too() -> None:
+    found = [ActorCriticPolicy(SPACES["vector"], ACTIONS, lambda _: 0.0) for _ in range(2)]
+    batch = observations("vector", 20)
+    np.testing.assert_array_equal(
+        stack_of(found).greatest(batch), [policy.predict(batch, deterministic=True)[0] for policy in found]
+    )
+
+
+def test_only_plain_networks_of_one_architecture_are_stacked() -> None:
+    env = make_vec_env(lambda: Corridor())
+    small = {"net_arch": [8]}
+    sources = [
+        DQN("MlpPolicy", env, policy_kwargs=small),
+        go_right,
+        DQN("MlpPolicy", env),
+        as_source(DQN("MlpPolicy", env, policy_kwargs=small), action_map=lambda actions: (actions + 1) % 3),
+        PPO("MlpPolicy", env, n_steps=8, batch_size=8),
+        DQN("MlpPolicy", env, policy_kwargs=small, seed=1),
+    ]
+    options = OptionSet(sources, env.observation_space, spaces.Discrete(3))
+    batch = np.eye(10, dtype=np.float32)
+    actions, _ = options.actions(batch, options.initial_states(), np.ones(10, dtype=bool))
+    assert options._stacks is not None
+    assert [members for members, _ in options._stacks] == [[0, 5], [2], [4]]
+    for i, source in enumerate(options.sources):
+        np.testing.assert_array_equal(actions[:, i], source.actions(batch, None, np.ones(10, dtype=bool))[0])
+
+
+def test_a_subclass_may_do_anything_so_it_goes_alone() -> None:
+    class Contrary(DQNPolicy):
+        def _predict(self, obs: Any, deterministic: bool = True) -> th.Tensor:
+            return self.q_net(obs).argmin(dim=1)
+
+    assert architecture(Contrary(SPACES["vector"], ACTIONS, lambda _: 0.0)) is None
+    assert architecture(policies("vector", 1)[0]) is not None
+
+
+@pytest.mark.parametrize("kind", ["box", "discrete", "image", "dict"])
+def test_acting_pass_equals_the_network(kind: str) -> None:
+    policy = {"image": "CnnPolicy", "dict": "MultiInputPolicy"}.get(kind, "MlpPolicy")
+    model = CAPS(policy, make_vec_env(lambda: Corridor(kind), n_envs=3, seed=0), learning_starts=10, seed=0)
+    model.learn(60)
+    assert model._last_obs is not None
+    tensor, _ = model.policy.obs_to_tensor(model._last_obs)
+    with th.no_grad():
+        hidden = model.policy.hidden(tensor)
+        expected = (hidden, model.policy.values(hidden), model.policy.terminations(hidden))
+        target = model.q_net_target(tensor)
+    found, values = model.policy.hidden_and_values(model._last_obs)
+    for ours, theirs in zip((found, values, model.policy.terminations_array(found)), expected, strict=True):
+        np.testing.assert_allclose(ours, theirs.numpy(), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(model.policy.target_values(tensor).numpy(), target.numpy(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda policy: pickle.loads(pickle.dumps(policy))])
+def test_arrays_of_a_copy_are_its_own(copied: Any) -> None:
+    model = CAPS("MlpPolicy", Corridor(), seed=0)
+    observation = np.eye(10, dtype=np.float32)
+    _, before = model.policy.hidden_and_values(observation)
+    twin = copied(model.policy)
+    with th.no_grad():
+        twin.q_net.q_net[-1].bias += 1
+    np.testing.assert_array_equal(model.policy.hidden_and_values(observation)[1], before)
+    np.testing.assert_allclose(twin.hidden_and_values(observation)[1], before + 1, rtol=1e-5)
+
+
+def test_arrays_follow_parameters_that_are_replaced() -> None:
+    model = CAPS("MlpPolicy", Corridor(), seed=0)
+    observation = np.eye(10, dtype=np.float32)
+    model.policy.hidden_and_values(observation)
+    model.policy.double().float()
+    model.policy.load_state_dict(CAPS("MlpPolicy", Corridor(), seed=1).policy.state_dict())
+    with th.no_grad():
+        expected = model.q_net(th.as_tensor(observation)).numpy()
+    np.testing.assert_allclose(model.policy.hidden_and_values(observation)[1], expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["box", "image"])
+@pytest.mark.parametrize("sequence_length", [1, 4])
+def test_shared_passes_give_the_gradients_of_separate_ones(kind: str, sequence_length: int) -> None:
+    """The one pass over steps and successors of small networks, and the two of convolutional ones."""
+    models = []
+    for small in (True, False):
+        env = make_vec_env(lambda: Corridor(kind), n_envs=2, seed=0)
+        policy = "CnnPolicy" if kind == "image" else "MlpPolicy"
+        model = CAPS(
+            policy, env, seed=0, source_policies=[go_right], learning_starts=1000, sequence_length=sequence_length
+        )
+        model.learn(60)
+        model.policy.is_small = small
+        np.random.seed(0)
+        model.train(gradient_steps=1, batch_size=8)
+        models.append(model)
+    for ours, theirs in zip(models[0].q_net.parameters(), models[1].q_net.parameters(), strict=True):
+        assert ours.grad is not None
+        assert theirs.grad is not None
+        th.testing.assert_close(ours.grad, theirs.grad, rtol=1e-3, atol=1e-6)
+
+
+def test_fused_adam_is_a_default_and_no_more() -> None:
+    assert CAPS("MlpPolicy", Corridor()).policy.optimizer.defaults["fused"] is True
+    plain = CAPS("MlpPolicy", Corridor(), policy_kwargs={"optimizer_kwargs": {"foreach": True}})
+    assert plain.policy.optimizer.defaults["fused"] is None
+    other = CAPS("MlpPolicy", Corridor(), policy_kwargs={"optimizer_class": th.optim.RMSprop})
+    assert isinstance(other.policy.optimizer, th.optim.RMSprop)
+
+
+def test_fused_adam_learns_what_plain_adam_does() -> None:
+    def trained(**optimizer: Any) -> CAPS:
+        env = make_vec_env(lambda: Corridor(), n_envs=2, seed=0)
+        model = CAPS("MlpPolicy", env, seed=0, learning_starts=1000, policy_kwargs={"optimizer_kwargs": optimizer})
+        model.learn(40)
+        np.random.seed(0)
+        model.train(gradient_steps=20, batch_size=16)
+        return model
+
+    for ours, theirs in zip(trained().q_net.parameters(), trained(fused=False).q_net.parameters(), strict=True):
+        th.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["box", "discrete", "image"])
+def test_same_seed_same_run_to_the_last_bit(kind: str) -> None:
+    policy = "CnnPolicy" if kind == "image" else "MlpPolicy"
+
+    def parameters() -> list[th.Tensor]:
+        env = make_vec_env(lambda: Corridor(kind), n_envs=2, seed=3)
+        sources = [DQN(policy, env, seed=i, buffer_size=1) for i in range(2)]
+        model = CAPS(policy, env, seed=3, source_policies=sources, learning_starts=20, batch_size=8, buffer_size=100)
+        return list(model.learn(100).policy.parameters())
+
+    for first, second in zip(parameters(), parameters(), strict=True):
+        assert th.equal(first, second)
+
+
+def test_stacks_are_not_saved() -> None:
+    env = make_vec_env(lambda: Corridor())
+    options = OptionSet([DQN("MlpPolicy", env)], env.observation_space, spaces.Discrete(3))
+    options.actions(np.eye(10, dtype=np.float32), options.initial_states(), np.ones(10, dtype=bool))
+    assert options._stacks is not None
+    assert isinstance(options._stacks[0][1], NetworkStack)
+    assert pickle.loads(pickle.dumps(options))._stacks is None
