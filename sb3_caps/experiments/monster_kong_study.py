@@ -15,7 +15,7 @@ from sb3_caps.envs.monster_kong.vec_env import MonsterKongVecEnv
 from sb3_caps.experiments.checkpoints import Checkpoints, EpochCallback
 from sb3_caps.experiments.monster_kong_evaluation import ExactEvaluation, PlayedEvaluation, paper_average
 from sb3_caps.experiments.monster_kong_sources import make_sources, source_goals, train_networks
-from sb3_caps.experiments.presets import ALGORITHMS, ALL_METHODS, METHODS, SETTINGS, TASKS
+from sb3_caps.experiments.presets import ALGORITHMS, ALL_METHODS, METHODS, REPORTED, SETTINGS, TASKS
 from sb3_caps.experiments.runner import Run, run_missing
 
 # What makes up the state of a batch of games, beside what its arguments say
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """
     :param parser: of ``sb3-caps reproduce monster-kong``
     """
-    parser.add_argument("--task", nargs="+", choices=TASKS, default=list(TASKS), help="the paper's target tasks")
+    parser.add_argument("--task", nargs="+", choices=TASKS, default=list(REPORTED), help="the paper's target tasks")
     parser.add_argument("--observation", nargs="+", choices=OBSERVATIONS, default=["features"])
     parser.add_argument("--preset", nargs="+", choices=SETTINGS, default=["recommended"])
     parser.add_argument(
@@ -95,6 +95,8 @@ def plan_runs(args: argparse.Namespace) -> list[Run]:
                         "sources": source_kind(args, observation) if sources == "task" else sources,
                         "results": str(args.results),
                     }
+                    # For the record: what a run learns with is in the presets
+                    config["arguments"] = {name: str(value) for name, value in arguments_of(config).items()}
                     folder = args.results / observation / task / preset / f"{steps}_steps" / method
                     runs += [Run(folder / f"seed_{seed}", {**config, "seed": seed}, steps) for seed in args.seeds]
     return runs
