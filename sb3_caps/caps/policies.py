@@ -5,7 +5,12 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import torch as th
 from gymnasium import spaces
-from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, CombinedExtractor, NatureCNN
+from stable_baselines3.common.torch_layers import (
+    BaseFeaturesExtractor,
+    CombinedExtractor,
+    FlattenExtractor,
+    NatureCNN,
+)
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from stable_baselines3.common.utils import obs_as_tensor
 from stable_baselines3.dqn.policies import DQNPolicy, QNetwork
@@ -18,6 +23,18 @@ from sb3_caps.common.options import OptionSet
 Execution: TypeAlias = Literal["call-and-return", "interrupting"]
 # Arguments of Adam that exclude its fused implementation, or choose it
 ADAM_VARIANTS = {"fused", "foreach", "capturable", "differentiable"}
+# What is the same in training and evaluation mode
+WITHOUT_MODES = (
+    QNetwork,
+    FlattenExtractor,
+    NatureCNN,
+    nn.Sequential,
+    nn.Flatten,
+    nn.Linear,
+    nn.Conv2d,
+    nn.ReLU,
+    nn.Tanh,
+)
 # The active option of each environment, and what recurrent sources remember (`SourceStates`): as wide as SB3's type
 OptionState: TypeAlias = tuple[Any, ...]
 
@@ -60,6 +77,7 @@ class CAPSPolicy(DQNPolicy):
         super().__init__(observation_space, action_space, lr_schedule, *args, **kwargs)
         # Where a pass is all overhead, one more costs as much as the first: not so with convolutions
         self.is_small = not any(isinstance(module, _ConvNd) for module in self.q_net.modules())
+        self._has_modes = not all(type(module) in WITHOUT_MODES for module in self.q_net.modules())
         self._terminations_as_arrays = ArrayNetwork([self.termination_net])
         self._values_as_arrays = ArrayNetwork([self.q_net.q_net[-1]])
         self._hidden_as_arrays = self._as_arrays(self.q_net, slice(None, -1))
@@ -200,6 +218,16 @@ class CAPSPolicy(DQNPolicy):
             self.termination_net.weight.copy_(th.from_numpy(weight))
             self.termination_net.bias.copy_(th.from_numpy(bias))
         return float(beta @ advantages) / len(options)
+
+    def set_training_mode(self, mode: bool) -> None:
+        """
+        Put the policy in either training or evaluation mode.
+
+        :param mode: if true, set to training mode, else set to evaluation mode
+        """
+        # Twice for every gradient step: only where there are layers that it makes a difference to
+        if self._has_modes:
+            super().set_training_mode(mode)
 
     def _predict(self, obs: PyTorchObs, deterministic: bool = True) -> th.Tensor:
         """The greedy option. Its action needs the sources, see ``predict``."""

@@ -176,13 +176,13 @@ class ObservationStore:
             return PlainItems(n_items, shape, self.dtype)
         return CompressedItems(n_items, shape, self.dtype, self.compression)
 
-    def add(self, observations: np.ndarray, next_observations: np.ndarray) -> np.ndarray:
+    def add(self, observations: np.ndarray, next_observations: np.ndarray) -> np.ndarray | None:
         """
         Store one time step, in the row after the last one's.
 
         :param observations: one for each environment
         :param next_observations: what followed, also when an episode ended there
-        :return: in which environments the step before was not followed by this one
+        :return: in which environments the step before was not followed by this one, None for none
         """
         row = self.steps % self.rows
         observations = observations.reshape(self.after_newest.shape)
@@ -203,15 +203,16 @@ class ObservationStore:
         self.steps += 1
         return cut
 
-    def _close_previous(self, observations: np.ndarray) -> np.ndarray:
+    def _close_previous(self, observations: np.ndarray) -> np.ndarray | None:
         """Set aside what followed the last step where it is not what comes now, and tell where that is so."""
         if self.steps == 0:
-            return np.zeros(self.n_envs, dtype=bool)
+            return None
         cut = _differ(observations, self.after_newest)
-        if cut.any():
-            previous = (self.steps - 1) % self.rows
-            for env in np.flatnonzero(cut):
-                self.successor_slots[previous, env] = self._set_aside(self.after_newest[env])
+        if not cut.any():
+            return None
+        previous = (self.steps - 1) % self.rows
+        for env in np.flatnonzero(cut):
+            self.successor_slots[previous, env] = self._set_aside(self.after_newest[env])
         return cut
 
     def get(self, rows: np.ndarray, envs: np.ndarray) -> np.ndarray:
@@ -248,7 +249,8 @@ class ObservationStore:
         times[lengths, columns] = np.minimum(ends, self.steps - 1)
         found = self._at(times, envs)
         newest = np.flatnonzero(ends == self.steps)
-        found[lengths[newest], newest] = self.after_newest[envs[newest]]
+        if len(newest):
+            found[lengths[newest], newest] = self.after_newest[envs[newest]]
         slots = self.successor_slots[last, envs]
         cut = np.flatnonzero(slots >= 0)
         if len(cut):
