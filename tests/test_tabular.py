@@ -112,6 +112,17 @@ def test_caps_start_of_terminations() -> None:
     np.testing.assert_allclose(learner.greedy().termination[0, 0], [0.2, 0.9, 0.9, 0.9, 0.9])
 
 
+def test_caps_termination_goes_to_one_as_one_over_the_visits() -> None:
+    # With values that stay, θ' = α_β β(1 − β) |A| for each visit, so that 2θ + 2 sinh θ = α_β |A| N after N visits,
+    # and 1 − β is about 1 / (α_β |A| N) in the end.
+    learner = caps(learning_rate=0.0, termination_learning_rate=2.0)
+    for _ in range(3000):
+        learn(learner, RIGHT)
+    theta = learner.theta[1, 0]
+    assert 2 * theta + 2 * np.sinh(theta) == pytest.approx(2.0 * 0.4 * 3000, rel=0.01)
+    assert 1 - sigmoid(theta) == pytest.approx(1 / (2.0 * 0.4 * 3000), rel=0.02)
+
+
 def test_caps_call_and_return() -> None:
     learner = caps(half_life=1e-9)
     learner.episodes[:] = 1

@@ -4,11 +4,10 @@ from pathlib import Path
 
 import numpy as np
 
-from sb3_caps.common.colours import PRIMITIVE_COLOUR, SOURCE_COLOURS
-from sb3_caps.experiments.grid_batches import METHODS, RECOMMENDED, SOURCE_TASKS, TASKS, optimum, task
-from sb3_caps.experiments.grid_claims import non_optimal_terminations
+from sb3_caps.common.colours import SOURCE_COLOURS
+from sb3_caps.experiments.grid_batches import METHODS, RECOMMENDED, SOURCE_TASKS, optimum, task
+from sb3_caps.experiments.grid_claims import non_optimal_terminations, termination
 from sb3_caps.experiments.grid_figures import (
-    GOAL_COLOUR,
     INK,
     draw_goals,
     draw_map,
@@ -30,18 +29,21 @@ OPTION_NAMES = [*SOURCE_TASKS, "up", "down", "left", "right"]
 SHOWN_SEED = 0
 
 
-def draw_figure(study: Study, number: int, folder: Path) -> Path:
+def draw_figure(study: Study, number: int, folder: Path) -> list[Path]:
     """
     :param study: the finished results
     :param number: the figure of the paper, or 0 for the one on Theorem 2
-    :param folder: where to put the picture
-    :return: its path
+    :param folder: where to put the pictures
+    :return: their paths
     """
     if number in CURVE_FIGURES.values():
         name = next(name for name, figure in CURVE_FIGURES.items() if figure == number)
-        return learning_curves(study, name, folder / f"figure_{number}.png")
-    draw = {0: theorem_2, 1: map_and_goals, 3: options_taken, 4: terminations, 6: changed_map}[number]
-    return draw(study, folder / (f"figure_{number}.png" if number else "theorem_2.png"))
+        return [learning_curves(study, name, folder / f"figure_{number}.png")]
+    if number == 4:
+        shown = (("CAPS", "figure_4.png"), (RECOMMENDED, "figure_4_ours.png"))
+        return [terminations(study, variant, folder / file) for variant, file in shown]
+    draw = {0: theorem_2, 1: map_and_goals, 3: options_taken, 6: changed_map}[number]
+    return [draw(study, folder / (f"figure_{number}.png" if number else "theorem_2.png"))]
 
 
 def map_and_goals(_: Study, path: Path) -> Path:
@@ -102,40 +104,32 @@ def options_taken(study: Study, path: Path) -> Path:
     return save(figure, path)
 
 
-def terminations(study: Study, path: Path) -> Path:
+def terminations(study: Study, variant: str, path: Path) -> Path:
     """Figure 4: β of each source over the map, with its policy's arrows."""
-    beta = 1.0 / (1.0 + np.exp(-study.array("CAPS", "g", "theta")[SHOWN_SEED]))
+    beta = termination(study.array(variant, "g", "theta")[SHOWN_SEED])
     on = task("g").map
     figure, axes = new_figure(12, 10.6, columns=2, rows=2)
     for index, (ax, name) in enumerate(zip(axes.flat, SOURCE_TASKS, strict=True)):
         image = draw_termination(ax, on, beta[:, index], optimum(name).policy, on.goals["g"], f"source {name}")
     figure.colorbar(image, ax=axes, shrink=0.6, pad=0.015, label="probability of ending, β")
-    figure.suptitle(f"Terminations of the sources after learning task g (seed {SHOWN_SEED})", color=INK)
+    figure.suptitle(f"{variant}: terminations of the sources after learning task g (seed {SHOWN_SEED})", color=INK)
     return save(figure, path)
 
 
 def theorem_2(study: Study, path: Path) -> Path:
     """How β of options whose action is not optimal goes to 1, and β of the others does not."""
-    figure, axes = new_figure(9.5, 5.2)
+    figure, axes = new_figure(8.5, 4.4)
     ax = axes[0, 0]
-    shown = [("CAPS", name) for name in TASKS] + [(RECOMMENDED, "g")]
-    for (variant, name), style in zip(shown, ("-", "--", ":", "-."), strict=True):
-        episodes, wrong, right = non_optimal_terminations(study, name, variant=variant)
-        for curves, label, colour in ((wrong, "not optimal", GOAL_COLOUR), (right, "optimal", PRIMITIVE_COLOUR)):
+    for variant in ("CAPS", RECOMMENDED):
+        episodes, wrong, right = non_optimal_terminations(study, "g", variant=variant)
+        for curves, label, style in ((wrong, "not optimal", "-"), (right, "optimal", ":")):
             mean, spread = curves.mean(axis=1), half_width(curves.T)
-            ax.errorbar(
-                episodes,
-                mean,
-                spread,
-                color=colour,
-                linestyle=style,
-                marker="o",
-                markersize=4,
-                capsize=2,
-                label=f"{label}: {variant}, {name}",
-            )
-    ax.set(xscale="log", xlabel="episode", ylabel="mean β where it has been updated", ylim=(0.45, 1.0))
+            line = {"color": CURVE_COLOURS[variant], "linestyle": style, "marker": "o", "markersize": 4, "capsize": 2}
+            ax.errorbar(episodes, mean, spread, label=f"{variant}: action {label}", **line)
+    ax.set(xlabel="episode", ylabel="mean β where it has been updated", ylim=(0.45, 1.0))
+    ax.set_title("Termination of options on task g, by whether their action is optimal", fontsize=11, color=INK)
     ax.axhline(0.5, color=INK, linewidth=0.8, alpha=0.4)
-    ax.legend(frameon=False, fontsize=8, ncols=2, title="options whose action is …", title_fontsize=8)
+    ax.legend(frameon=False, fontsize=9)
+    ax.grid(alpha=0.2)
     ax.spines[["top", "right"]].set_visible(False)
     return save(figure, path)

@@ -57,7 +57,8 @@ def run(args: argparse.Namespace) -> int:
 
     study = Study(results)
     for figure in figures:
-        print(f"drawn: {draw_figure(study, figure, output)}")
+        for path in draw_figure(study, figure, output):
+            print(f"drawn: {path}")
     if args.figure is None:
         (output / "tables.md").write_text(tables(study))
         print(f"written: {output / 'tables.md'}")
