@@ -64,14 +64,25 @@ def rates(models: Sequence[DQN], steps: int, rounds: int) -> list[float]:
     return [steps / seconds for seconds in interleaved(runs, rounds)]
 
 
-def against_dqn(
-    name: str, policy: str, make_env: MakeEnv, n_envs: int, n_sources: int, steps: int, rounds: int
-) -> Result:
-    """:return: CAPS with sources beside DQN"""
-    ours = trained(CAPS, policy, make_env(n_envs), source_policies=sources(policy, make_env, n_sources))
-    ours_rate, theirs_rate = rates([ours, trained(DQN, policy, make_env(n_envs))], steps, rounds)
-    label = f"{name}, {n_envs} environment{'s' if n_envs > 1 else ''}, {n_sources} sources, beside DQN"
-    return Result(label, ours_rate, theirs_rate, "steps/s", ours_rate / theirs_rate, 1.0)
+def against_dqn(name: str, policy: str, make_env: MakeEnv, n_envs: int, steps: int, rounds: int) -> list[Result]:
+    """
+    :param name: of the environments
+    :param policy: "MlpPolicy" or "CnnPolicy"
+    :param make_env: makes the environments
+    :param n_envs: how many
+    :param steps: environment steps in each round
+    :param rounds: number of rounds
+    :return: CAPS with three sources beside DQN, learning from transitions and from sequences
+    """
+    given = sources(policy, make_env, 3)
+    lengths = (1, 8)
+    ours = [trained(CAPS, policy, make_env(n_envs), source_policies=given, sequence_length=n) for n in lengths]
+    *found, theirs = rates([*ours, trained(DQN, policy, make_env(n_envs))], steps, rounds)
+    label = f"{name}, {n_envs} environment{'s' if n_envs > 1 else ''}, 3 sources"
+    return [
+        Result(f"{label}, sequences of {n}, beside DQN", rate, theirs, "steps/s", rate / theirs, 1.0)
+        for n, rate in zip(lengths, found, strict=True)
+    ]
 
 
 def measure(full: bool) -> list[Result]:
@@ -80,12 +91,12 @@ def measure(full: bool) -> list[Result]:
     :return: CAPS with three sources beside DQN, for images and vectors
     """
     rounds = 9 if full else 5
-    results = []
+    results: list[Result] = []
     for n_envs, steps in ((1, 160), (8, 640)):
-        results.append(against_dqn("Monster Kong pixels", "CnnPolicy", pixels, n_envs, 3, steps, rounds))
+        results += against_dqn("Monster Kong pixels", "CnnPolicy", pixels, n_envs, steps, rounds)
     for name, make_env in (("Grid", grid), ("Monster Kong features", features)):
         for n_envs, steps in ((1, 1000), (16, 8000)):
-            results.append(against_dqn(name, "MlpPolicy", make_env, n_envs, 3, steps, rounds))
+            results += against_dqn(name, "MlpPolicy", make_env, n_envs, steps, rounds)
     return results
 
 

@@ -286,7 +286,7 @@ class CAPS(PolicyReuseAlgorithm):
         A terminal state has no continuation, so there is none in the first state of an episode.
         """
         options = active[arrived]
-        advantages = values[arrived, options] - values[arrived].max(axis=1) + self.termination_regularization
+        advantages = values[arrived, options] - values.max(axis=1)[arrived] + self.termination_regularization
         self._statistics.termination_losses.append(self.policy.step_terminations(hidden[arrived], options, advantages))
 
     def train(self, gradient_steps: int, batch_size: int = 100) -> None:

@@ -210,10 +210,11 @@ class CAPSPolicy(DQNPolicy):
         # β is a sigmoid, so ∂β/∂θ = β (1 - β) times the features
         learning_rate = self.termination_optimizer.param_groups[0]["lr"]
         slopes = np.float32(-learning_rate) * beta * (1 - beta) * advantages
-        # Several environments may have arrived with one option
+        # Several environments may have arrived with one option: of shape (options, environments)
+        steps = np.equal.outer(np.arange(len(self.options)), options) * slopes
         [(weight, bias)] = self._terminations_as_arrays.parameters()
-        np.add.at(weight, options, slopes[:, None] * hidden)
-        np.add.at(bias, options, slopes)
+        weight += steps @ hidden
+        bias += steps.sum(axis=1)
         if not self.termination_net.weight.is_cpu:
             self.termination_net.weight.copy_(th.from_numpy(weight))
             self.termination_net.bias.copy_(th.from_numpy(bias))
