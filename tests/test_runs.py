@@ -60,7 +60,7 @@ def test_observations_environments_and_sequences(kind: str, n_envs: int, sequenc
         {"device": "cpu", "max_grad_norm": 0.5, "stats_window_size": 5},
         {"replay_buffer_kwargs": {"handle_timeout_termination": False}},
     ],
-    ids=str,
+    ids="-".join,
 )
 def test_arguments_of_sb3(kwargs: dict[str, Any]) -> None:
     model = run(**kwargs)
