@@ -131,8 +131,9 @@ def _terminations_on_g(study: Study) -> list[Claim]:
         Claim(
             "4",
             "large blocks of light colour: policies are reused over many steps",
-            "yes" if light > 0.5 else "no",
-            f"β is at most 0.5 in {light:.0%} of the pairs of a state and a source that is right there",
+            "partly",
+            f"β is at its start of 0.5 in {light:.0%} of the pairs of a state and a source that is right there, so "
+            "that an option lasts two steps on average; it cannot fall, since no advantage in Equation 2 is positive",
         ),
         Claim(
             "4",

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from sb3_caps.common.colours import SOURCE_COLOURS
-from sb3_caps.experiments.grid_batches import METHODS, RECOMMENDED, SOURCE_TASKS, optimum, task
+from sb3_caps.experiments.grid_batches import RECOMMENDED, SOURCE_TASKS, optimum, task
 from sb3_caps.experiments.grid_claims import non_optimal_terminations, termination
 from sb3_caps.experiments.grid_figures import (
     INK,
@@ -18,11 +18,17 @@ from sb3_caps.experiments.grid_figures import (
 )
 from sb3_caps.experiments.grid_metrics import Study, half_width
 
-CURVES = (*METHODS, RECOMMENDED)
-CURVE_COLOURS = dict(
-    zip(CURVES, ("#d62839", "#f2a65a", "#4a4e69", "#0072b2", "#009e73", "#9c6ade", "#7a1020"), strict=True)
-)
-DASHED = ("CAPS, β = 0.5", RECOMMENDED)
+CURVE_COLOURS = {
+    "CAPS": "#d62839",
+    "CAPS, β = 0.5": "#f2a65a",
+    RECOMMENDED: "#7a1020",
+    "Q-learning": "#4a4e69",
+    "Q-learning, ε of CAPS": "#8d99ae",
+    "PRQL": "#0072b2",
+    "OPS-TL": "#009e73",
+    "Option-Critic": "#9c6ade",
+}
+DASHED = ("CAPS, β = 0.5", RECOMMENDED, "Q-learning, ε of CAPS")
 CURVE_FIGURES = {"g": 2, "g'": 5, "changed": 7}
 OPTION_NAMES = [*SOURCE_TASKS, "up", "down", "left", "right"]
 # The run that Figures 3 and 4 show, as good as any other.
@@ -70,7 +76,7 @@ def learning_curves(study: Study, name: str, path: Path) -> Path:
     """Figures 2, 5 and 7: the mean return of all episodes so far, and of the last ones."""
     figure, axes = new_figure(12.5, 4.8, columns=2)
     for ax, average in zip(axes[0], ("from the start, as in the paper", "over the last 100 episodes"), strict=True):
-        for variant in CURVES:
+        for variant in CURVE_COLOURS:
             if average.startswith("from"):
                 curves = study.average_from_start(variant, name)
             else:
@@ -87,7 +93,7 @@ def learning_curves(study: Study, name: str, path: Path) -> Path:
         ax.spines[["top", "right"]].set_visible(False)
         ax.grid(alpha=0.2)
     handles, labels = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
+    figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False, fontsize=9)
     where = "the changed map" if name == "changed" else f"task {name}"
     figure.suptitle(f"Learning {where}: mean and 95% interval over {study.results.n_runs} runs", color=INK)
     return save(figure, path)
