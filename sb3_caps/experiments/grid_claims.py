@@ -57,10 +57,12 @@ def _curves_on_g(study: Study) -> list[Claim]:
     difference = Interval.of(learned - fixed)
     return [
         _compare(study, "2", "CAPS significantly accelerates learning", "CAPS", "Q-learning", "g"),
-        _compare(study, "2", "… also when Q-learning explores like CAPS", "CAPS", "Q-learning, ε of CAPS", "g"),
+        _compare(study, "2", "… also when both explore with K = 25", "CAPS", "Q-learning, ε of CAPS", "g"),
+        _compare(study, "2", "… also when both explore with K = 800", "ε of Q-learning (K = 800)", "Q-learning", "g"),
         _compare(study, "2", "CAPS dramatically outperforms OPS-TL", "CAPS", "OPS-TL", "g"),
         _compare(study, "2", "CAPS dramatically outperforms PRQL", "CAPS", "PRQL", "g"),
         _compare(study, "2", "PRQL results in negative transfer compared to Q-learning", "Q-learning", "PRQL", "g"),
+        _compare(study, "2", "… compared to Q-learning with the ε of CAPS", "Q-learning, ε of CAPS", "PRQL", "g"),
         Claim(
             "2",
             "with β fixed at 0.5 CAPS converges to a suboptimal policy, so β has to be learned",
