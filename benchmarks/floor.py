@@ -43,7 +43,7 @@ def profile(policy: str, make_env: Callable[[int], Any], n_envs: int, steps: int
     rows.append(f"| all | {total / steps * 1e6:,.0f} | 100% |")
     rows.append(f"| floor: forward and backward passes alone | {floor * 1e6:,.0f} | {floor * steps / total:.0%} |")
     return "\n".join(
-        [f"| {policy}, {n_envs} environments, 3 sources | µs/step | share |", "| --- | ---: | ---: |", *rows]
+        [f"| {policy}, 3 sources, environments: {n_envs} | µs/step | share |", "| --- | ---: | ---: |", *rows]
     )
 
 
