@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sb3_caps.envs.grid.dynamics import DIRECTION, HORIZON, NOISE, VERTICAL, check_noise
+from sb3_caps.envs.grid.dynamics import DIRECTION, HORIZON, NOISE, VERTICAL, check_noise, inside
 from sb3_caps.envs.grid.maps import Goal, GridMap
 
 _DIRECTION = np.array(DIRECTION)
@@ -138,8 +138,8 @@ class BatchedGrid:
         index = (draws[:, 0] * self._start_counts[agents]).astype(np.intp)
         cells = self._starts[agents, index]
         self.cells[agents] = cells
-        self.positions[agents, 0] = cells // self.table.width + draws[:, 1]
-        self.positions[agents, 1] = cells % self.table.width + draws[:, 2]
+        self.positions[agents, 0] = inside(cells // self.table.width, draws[:, 1])
+        self.positions[agents, 1] = inside(cells % self.table.width, draws[:, 2])
         self.steps[agents] = 0
 
     def step(self, actions: np.ndarray, draws: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

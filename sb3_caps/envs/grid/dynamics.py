@@ -1,6 +1,7 @@
 """How one agent moves: the rules of the grid world for a single position (``batched.py`` has them for many)."""
 
 from math import floor
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +23,17 @@ def check_noise(noise: float) -> float:
     if not 0.0 <= noise < 0.5:
         raise ValueError(f"noise must be in [0, 0.5), not {noise}")
     return noise
+
+
+def inside(edge: Any, draw: Any) -> Any:
+    """
+    A coordinate inside a cell.
+
+    :param edge: where the cell begins, a number or an array of them
+    :param draw: from 0 to below 1, how far inside it
+    :return: their sum, which rounding may not push into the next cell
+    """
+    return np.minimum(edge + draw, np.nextafter(edge + 1.0, 0.0))
 
 
 def move(

@@ -9,7 +9,7 @@ from gymnasium.error import ResetNeeded
 
 from sb3_caps.common.extras import require
 from sb3_caps.envs.grid.drawing import draw_agent, draw_map
-from sb3_caps.envs.grid.dynamics import ACTIONS, HORIZON, NOISE, check_noise, move
+from sb3_caps.envs.grid.dynamics import ACTIONS, HORIZON, NOISE, check_noise, inside, move
 from sb3_caps.envs.grid.maps import Goal, GridMap
 
 
@@ -97,7 +97,7 @@ class GridEnv(gym.Env[np.int64, np.int64]):
         else:
             index, row, column = self.np_random.random(3).tolist()
             cell = int(self._starts[int(index * len(self._starts))])
-            position = (cell // self.map.width + row, cell % self.map.width + column)
+            position = (float(inside(cell // self.map.width, row)), float(inside(cell % self.map.width, column)))
         self._trail = [position]
         self._running = True
         if self.render_mode == "human":
