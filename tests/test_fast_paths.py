@@ -15,7 +15,9 @@ from stable_baselines3.dqn.policies import CnnPolicy, DQNPolicy
 from torch import nn
 
 from sb3_caps import CAPS, as_source
-from sb3_caps.common.networks import NetworkStack, architecture, stack_of
+from sb3_caps.caps.policies import part
+from sb3_caps.caps.targets import option_targets
+from sb3_caps.common.networks import ArrayNetwork, RememberingStack, architecture, as_inputs, clip_grad_norm, stack_of
 from sb3_caps.common.options import OptionSet
 from tests.toy_world import Corridor, go_right
 
@@ -54,7 +56,7 @@ def test_stacked_sources_act_as_each_alone(kind: str, n_envs: int) -> None:
 def test_stacked_sources_with_other_activations(activation: type[nn.Module]) -> None:
     found = policies("vector", 2, activation_fn=activation, net_arch=[9])
     stack, batch = stack_of(found), observations("vector", 20)
-    assert (stack.arrays is None) == (activation is nn.ELU)
+    assert (stack.stack.arrays is None) == (activation is nn.ELU)
     np.testing.assert_array_equal(
         stack.greatest(batch), [policy.predict(batch, deterministic=True)[0] for policy in found]
     )
@@ -137,26 +139,113 @@ def test_arrays_follow_parameters_that_are_replaced() -> None:
     np.testing.assert_allclose(model.policy.hidden_and_values(observation)[1], expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["box", "image"])
+@pytest.mark.parametrize("kind", ["vector", "image"])
+def test_what_comes_back_is_remembered_and_only_that(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = policies(kind, 3)
+    stack, batch = stack_of(found), observations(kind, 12)
+    evaluated: list[int] = []
+    plain = stack.stack.greatest
+
+    def counted(rows: np.ndarray) -> np.ndarray:
+        evaluated.append(len(rows))
+        return plain(rows)
+
+    monkeypatch.setattr(stack.stack, "greatest", counted)
+    alone = np.array([policy.predict(batch, deterministic=True)[0] for policy in found])
+    # New ones, some of them again and in another order, none new, and one that is there twice
+    for rows in ([0, 1, 2], [5, 2, 0, 7], [7, 1], [9, 9]):
+        np.testing.assert_array_equal(stack.greatest(batch[rows]), alone[:, rows])
+    assert evaluated == [3, 2, 2]
+
+
+def test_a_view_of_an_image_is_the_same_image() -> None:
+    stack, batch = stack_of(policies("image", 2)), observations("image", 3)
+    answers = stack.greatest(batch)
+    view = np.moveaxis(np.ascontiguousarray(np.moveaxis(batch, 1, -1)), -1, 1)
+    np.testing.assert_array_equal(stack.greatest(view), answers)
+    assert len(stack.numbers) == 3
+
+
+def test_memory_starts_over_when_it_is_full() -> None:
+    found, batch = policies("vector", 2), observations("vector", 40)
+    stack = RememberingStack(stack_of(found).stack, capacity=10)
+    alone = np.array([policy.predict(batch, deterministic=True)[0] for policy in found])
+    for start in (*range(0, 40, 4), 0):
+        np.testing.assert_array_equal(stack.greatest(batch[start : start + 4]), alone[:, start : start + 4])
+        assert len(stack.numbers) <= 10
+    np.testing.assert_array_equal(stack.greatest(batch), alone)
+
+
+@pytest.mark.parametrize("kind", ["vector", "integers", "number"])
+@pytest.mark.parametrize("activation", [nn.ReLU, nn.Tanh])
+@pytest.mark.parametrize("net_arch", [[], [9], [9, 7]])
+def test_gradients_of_arrays_are_torchs(kind: str, activation: type[nn.Module], net_arch: list[int]) -> None:
+    [policy] = policies(kind, 1, activation_fn=activation, net_arch=net_arch)
+    assert isinstance(policy, DQNPolicy)
+    arrays = ArrayNetwork([nn.Flatten(), *policy.q_net.q_net], SPACES[kind])
+    batch, slopes = observations(kind, 20), th.randn(12, 5)
+    policy.q_net(th.as_tensor(batch))[:12].backward(slopes)
+    expected = [parameter.grad for parameter in policy.q_net.parameters()]
+    outputs = arrays.outputs(as_inputs(batch, SPACES[kind]))
+    policy.q_net.zero_grad()
+    arrays.backward(outputs, slopes.numpy())
+    for parameter, gradient in zip(policy.q_net.parameters(), expected, strict=True):
+        th.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["box", "discrete", "image", "dict"])
 @pytest.mark.parametrize("sequence_length", [1, 4])
-def test_shared_passes_give_the_gradients_of_separate_ones(kind: str, sequence_length: int) -> None:
-    """The one pass over steps and successors of small networks, and the two of convolutional ones."""
-    models = []
-    for small in (True, False):
-        env = make_vec_env(lambda: Corridor(kind), n_envs=2, seed=0)
-        policy = "CnnPolicy" if kind == "image" else "MlpPolicy"
-        model = CAPS(
-            policy, env, seed=0, source_policies=[go_right], learning_starts=1000, sequence_length=sequence_length
+def test_a_gradient_step_is_that_of_the_plain_loss(kind: str, sequence_length: int) -> None:
+    """Beside it each network in a pass of its own, and Huber's loss differentiated by torch."""
+    policy = {"image": "CnnPolicy", "dict": "MultiInputPolicy"}.get(kind, "MlpPolicy")
+    env = make_vec_env(lambda: Corridor(kind), n_envs=2, seed=0)
+    # The norm is so small that gradients are clipped
+    arguments: dict[str, Any] = {"sequence_length": sequence_length, "max_grad_norm": 0.05, "learning_starts": 1000}
+    model = CAPS(policy, env, seed=0, source_policies=[go_right], **arguments)
+    model.learn(60)
+    with th.no_grad():
+        # So that errors are on both sides of 1
+        list(model.q_net.parameters())[-1].add_(th.linspace(-2, 2, len(model.options)))
+    plain = copy.deepcopy(model.q_net)
+    np.random.seed(0)
+    data = model.replay_buffer.sample(8)
+    length, n_sequences = data.mask.shape
+    split: Any = [part(data.observations, 0, length * n_sequences), part(data.observations, n_sequences)]
+    shape = (length, n_sequences, -1)
+    with th.no_grad():
+        hidden = model.policy.hidden(split[1])
+        targets = option_targets(
+            data,
+            model.gamma,
+            plain(split[1]).argmax(dim=1).reshape(shape[:2]),
+            model.q_net_target(split[1]).reshape(shape),
+            model.policy.terminations(hidden).reshape(shape),
         )
-        model.learn(60)
-        model.policy.is_small = small
-        np.random.seed(0)
-        model.train(gradient_steps=1, batch_size=8)
-        models.append(model)
-    for ours, theirs in zip(models[0].q_net.parameters(), models[1].q_net.parameters(), strict=True):
+    errors = nn.functional.smooth_l1_loss(plain(split[0]).reshape(shape), targets, reduction="none")
+    loss = errors[data.agreements & data.mask[..., None]].sum() / data.mask.sum()
+    loss.backward()
+    nn.utils.clip_grad_norm_(plain.parameters(), 0.05)
+    np.random.seed(0)
+    model.train(gradient_steps=1, batch_size=8)
+    assert model.logger.name_to_value["train/loss"] == pytest.approx(loss.item(), rel=1e-4)
+    for ours, theirs in zip(model.q_net.parameters(), plain.parameters(), strict=True):
         assert ours.grad is not None
-        assert theirs.grad is not None
         th.testing.assert_close(ours.grad, theirs.grad, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("max_norm", [0.1, 4.999, 5.0, 5.001, 100.0])
+def test_gradients_are_clipped_as_torch_does(max_norm: float) -> None:
+    gradients = [th.tensor([3.0, 0.0]), th.tensor([[4.0]])]
+    ours, theirs = ([nn.Parameter(th.zeros_like(gradient)) for gradient in gradients] for _ in range(2))
+    for parameters in (ours, theirs):
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient.clone()
+    clip_grad_norm(ours, max_norm)
+    nn.utils.clip_grad_norm_(theirs, max_norm)
+    for first, second in zip(ours, theirs, strict=True):
+        assert first.grad is not None
+        assert second.grad is not None
+        assert th.equal(first.grad, second.grad)
 
 
 def test_fused_adam_is_a_default_and_no_more() -> None:
@@ -199,5 +288,5 @@ def test_stacks_are_not_saved() -> None:
     options = OptionSet([DQN("MlpPolicy", env)], env.observation_space, spaces.Discrete(3))
     options.actions(np.eye(10, dtype=np.float32), options.initial_states(), np.ones(10, dtype=bool))
     assert options._stacks is not None
-    assert isinstance(options._stacks[0][1], NetworkStack)
+    assert isinstance(options._stacks[0][1], RememberingStack)
     assert pickle.loads(pickle.dumps(options))._stacks is None

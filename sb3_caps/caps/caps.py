@@ -10,12 +10,12 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.noise import ActionNoise
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
-from torch.nn import functional as F
 
 from sb3_caps.caps.policies import CAPSPolicy, CnnPolicy, Execution, MlpPolicy, MultiInputPolicy, OptionState, part
 from sb3_caps.caps.targets import option_targets
 from sb3_caps.common.base import PolicyReuseAlgorithm
 from sb3_caps.common.buffers import OptionActions, OptionReplayBuffer
+from sb3_caps.common.networks import clip_grad_norm
 from sb3_caps.common.options import OptionSet
 
 SelfCAPS = TypeVar("SelfCAPS", bound="CAPS")
@@ -234,8 +234,10 @@ class CAPS(PolicyReuseAlgorithm):
         # Our buffer keeps what followed the last step, so SB3 need not cut the last trajectory off
         optimize_memory_usage = self.optimize_memory_usage
         self.optimize_memory_usage = False
-        setup = super()._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
-        self.optimize_memory_usage = optimize_memory_usage
+        try:
+            setup = super()._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
+        finally:
+            self.optimize_memory_usage = optimize_memory_usage
         if self._last_options is None or len(self._last_options[0]) != self.n_envs:
             self._last_options = (np.zeros(self.n_envs, dtype=np.int64), self.options.initial_states())
         return setup
@@ -259,7 +261,8 @@ class CAPS(PolicyReuseAlgorithm):
         # One forward pass serves the step of β, the terminations and the choice of options
         hidden, values = self.policy.hidden_and_values(self._last_obs)
         if self.termination is None and not warm_up and not starts.all():
-            self._step_terminations(hidden, values, np.flatnonzero(~starts), active)
+            arrived = np.flatnonzero(~starts) if starts.any() else slice(None)
+            self._step_terminations(hidden[arrived], values[arrived], active[arrived])
         beta = self.policy.terminations_array(hidden)
         envs = np.arange(n_envs)
         ends = starts | (np.random.random(n_envs) < beta[envs, active])
@@ -278,16 +281,13 @@ class CAPS(PolicyReuseAlgorithm):
         self._statistics.add_step(active, n_ends, agreements, beta)
         return actions, OptionActions(actions, active, agreements)
 
-    def _step_terminations(
-        self, hidden: np.ndarray, values: np.ndarray, arrived: np.ndarray, active: np.ndarray
-    ) -> None:
+    def _step_terminations(self, hidden: np.ndarray, values: np.ndarray, options: np.ndarray) -> None:
         """
         Equation 2, in the environments whose active option has just arrived in a state.
         A terminal state has no continuation, so there is none in the first state of an episode.
         """
-        options = active[arrived]
-        advantages = values[arrived, options] - values.max(axis=1)[arrived] + self.termination_regularization
-        self._statistics.termination_losses.append(self.policy.step_terminations(hidden[arrived], options, advantages))
+        advantages = values[np.arange(len(options)), options] - values.max(axis=1) + self.termination_regularization
+        self._statistics.add_termination_loss(self.policy.step_terminations(hidden, options, advantages))
 
     def train(self, gradient_steps: int, batch_size: int = 100) -> None:
         # Switch to train mode (this affects batch norm / dropout)
@@ -302,8 +302,7 @@ class CAPS(PolicyReuseAlgorithm):
             length, n_sequences = data.mask.shape
             n_steps = length * n_sequences
             shape = (length, n_sequences, len(self.options))
-            hidden = self.policy.hidden_of_sequences(data.observations, n_steps)
-            values = self.policy.values(hidden)
+            hidden, values, backward = self.policy.along_sequences(data.observations, n_steps)
             with th.no_grad():
                 # The successor of a step is the next step of its sequence, so one pass of each network serves both
                 targets = option_targets(
@@ -313,16 +312,16 @@ class CAPS(PolicyReuseAlgorithm):
                     next_values=self.policy.target_values(part(data.observations, n_sequences)).reshape(shape),
                     next_terminations=self.policy.terminations(hidden[n_sequences:]).reshape(shape),
                 )
-            # Huber loss (less sensitive to outliers), of every option that agreed with the action taken
-            errors = F.smooth_l1_loss(values[:n_steps].reshape(shape), targets, reduction="none")
-            loss = (errors * (data.agreements & data.mask[..., None])).sum() / data.mask.sum()
-            losses.append(loss.item())
+            # Huber loss (less sensitive to outliers), of every option that agreed with the action taken: its derivative
+            # is the error, cut off at 1, which says all that a graph of operations would
+            errors = values[:n_steps].reshape(shape) - targets
+            slopes = errors.clamp(-1, 1) * (data.agreements & data.mask[..., None]) / data.mask.sum()
+            losses.append(((errors - errors.clamp(-1, 1) / 2) * slopes).sum().item())
 
             # Optimize the option values
-            self.policy.optimizer.zero_grad()
-            loss.backward()
+            backward(slopes.reshape(n_steps, -1))
             # Clip gradient norm
-            th.nn.utils.clip_grad_norm_(parameters, self.max_grad_norm)
+            clip_grad_norm(parameters, self.max_grad_norm)
             self.policy.optimizer.step()
 
         # Increase update counter

@@ -1,6 +1,7 @@
 """The networks of CAPS: option values Q_O, and the terminations β on their last hidden layer."""
 
-from typing import Any, Literal, TypeAlias
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import torch as th
@@ -17,7 +18,7 @@ from stable_baselines3.dqn.policies import DQNPolicy, QNetwork
 from torch import nn
 from torch.nn.modules.conv import _ConvNd
 
-from sb3_caps.common.networks import ArrayNetwork, as_inputs, feature_layers, runs_as_arrays
+from sb3_caps.common.networks import ArrayNetwork, as_inputs, channels_last, feature_layers, runs_as_arrays, sigmoid
 from sb3_caps.common.options import OptionSet
 
 Execution: TypeAlias = Literal["call-and-return", "interrupting"]
@@ -37,6 +38,20 @@ WITHOUT_MODES = (
 )
 # The active option of each environment, and what recurrent sources remember (`SourceStates`): as wide as SB3's type
 OptionState: TypeAlias = tuple[Any, ...]
+
+
+class SequencePass(NamedTuple):
+    """
+    A pass of the network along sequences.
+
+    :param hidden: the last hidden layer in all states
+    :param values: Q_O(s, o) in all states, of shape (states, options)
+    :param backward: takes the derivative of a loss by the values in the steps, and sets the gradients
+    """
+
+    hidden: th.Tensor
+    values: th.Tensor
+    backward: Callable[[th.Tensor], None]
 
 
 class CAPSPolicy(DQNPolicy):
@@ -79,15 +94,14 @@ class CAPSPolicy(DQNPolicy):
         self.is_small = not any(isinstance(module, _ConvNd) for module in self.q_net.modules())
         self._has_modes = not all(type(module) in WITHOUT_MODES for module in self.q_net.modules())
         self._terminations_as_arrays = ArrayNetwork([self.termination_net])
-        self._values_as_arrays = ArrayNetwork([self.q_net.q_net[-1]])
-        self._hidden_as_arrays = self._as_arrays(self.q_net, slice(None, -1))
-        self._target_as_arrays = self._as_arrays(self.q_net_target, slice(None))
+        self._online_as_arrays = self._as_arrays(self.q_net)
+        self._target_as_arrays = self._as_arrays(self.q_net_target)
 
-    def _as_arrays(self, network: QNetwork, part_of_it: slice) -> ArrayNetwork | None:
-        features = feature_layers(network.features_extractor)
-        layers = None if features is None else [*features, *network.q_net][part_of_it]
-        space = self.observation_space
-        return ArrayNetwork(layers, space) if layers and runs_as_arrays(layers, space) else None
+    def _as_arrays(self, network: QNetwork) -> ArrayNetwork | None:
+        features, space = feature_layers(network.features_extractor), self.observation_space
+        layers = [] if features is None else [*features, *network.q_net]
+        # The last hidden layer, which is looked at as well, has to be an array on its own
+        return ArrayNetwork(layers, space) if layers and runs_as_arrays(layers[:-1], space) else None
 
     def _build(self, lr_schedule: Schedule) -> None:
         # One call for all parameters takes a third of a gradient step off
@@ -134,10 +148,10 @@ class CAPSPolicy(DQNPolicy):
         :return: what ``hidden`` and ``values`` return, as arrays
         """
         device = self.termination_net.weight.device
-        arrays = self._hidden_as_arrays
+        arrays = self._online_as_arrays
         if arrays is not None and isinstance(obs, np.ndarray) and len(obs) <= arrays.most_rows and device.type == "cpu":
-            hidden = arrays(as_inputs(obs, self.observation_space))
-            return hidden, self._values_as_arrays(hidden)
+            *_, hidden, values = arrays.outputs(as_inputs(obs, self.observation_space))
+            return hidden, values
         with th.no_grad():
             features = self.hidden(obs_as_tensor(obs, device))
             return features.cpu().numpy(), self.values(features).cpu().numpy()
@@ -153,21 +167,35 @@ class CAPSPolicy(DQNPolicy):
         with th.no_grad():
             return self.q_net_target(obs)
 
-    def hidden_of_sequences(self, obs: PyTorchObs, n_steps: int) -> th.Tensor:
+    def along_sequences(self, obs: PyTorchObs, n_steps: int) -> SequencePass:
         """
-        The last hidden layer along sequences: in their steps with gradients, in their last successors without
-        (where a gradient costs nothing, it is left to the caller not to use it).
+        One pass along sequences, to be differentiated in their steps and not in their last successors.
 
         :param obs: Observations, those of the steps first
         :param n_steps: Number of steps
-        :return: the representation of all states
+        :return: the pass
         """
+        arrays = self._online_as_arrays
+        if arrays is not None and isinstance(obs, th.Tensor) and obs.is_cpu and len(obs) <= arrays.most_rows:
+            outputs = arrays.outputs(as_inputs(obs.numpy(), self.observation_space))
+            hidden, values = th.from_numpy(outputs[-2]), th.from_numpy(outputs[-1])
+            return SequencePass(hidden, values, lambda slopes: arrays.backward(outputs, slopes.numpy()))
         if self.is_small:
-            return self.hidden(obs)
-        hidden = self.hidden(_channels_last(part(obs, 0, n_steps)))
-        with th.no_grad():
-            successors = self.hidden(part(obs, n_steps))
-        return th.cat([hidden, successors])
+            hidden = self.hidden(obs)
+            values = self.values(hidden)
+            steps = values[:n_steps]
+        else:
+            hidden = self.hidden(channels_last(part(obs, 0, n_steps)))
+            steps = self.values(hidden)
+            with th.no_grad():
+                successors = self.hidden(part(obs, n_steps))
+                hidden, values = th.cat([hidden, successors]), th.cat([steps, self.values(successors)])
+
+        def backward(slopes: th.Tensor) -> None:
+            self.optimizer.zero_grad()
+            steps.backward(slopes)
+
+        return SequencePass(hidden.detach(), values.detach(), backward)
 
     def values(self, hidden: th.Tensor) -> th.Tensor:
         """
@@ -194,8 +222,7 @@ class CAPSPolicy(DQNPolicy):
         """
         if self.termination is not None:
             return np.full((len(hidden), len(self.options)), self.termination, dtype=np.float32)
-        # A sigmoid that does not overflow
-        return np.exp(-np.logaddexp(0.0, -self._terminations_as_arrays(hidden)))
+        return sigmoid(self._terminations_as_arrays(hidden))
 
     def step_terminations(self, hidden: np.ndarray, options: np.ndarray, advantages: np.ndarray) -> float:
         """
@@ -206,13 +233,13 @@ class CAPSPolicy(DQNPolicy):
         :param advantages: Q_O(s', o) - max Q_O(s', ·), plus the regularization
         :return: the loss, β weighted with the advantage
         """
-        beta = self.terminations_array(hidden)[np.arange(len(options)), options]
+        [(weight, bias)] = self._terminations_as_arrays.parameters()
+        beta = sigmoid((hidden * weight[options]).sum(axis=1) + bias[options])
         # β is a sigmoid, so ∂β/∂θ = β (1 - β) times the features
         learning_rate = self.termination_optimizer.param_groups[0]["lr"]
         slopes = np.float32(-learning_rate) * beta * (1 - beta) * advantages
         # Several environments may have arrived with one option: of shape (options, environments)
         steps = np.equal.outer(np.arange(len(self.options)), options) * slopes
-        [(weight, bias)] = self._terminations_as_arrays.parameters()
         weight += steps @ hidden
         bias += steps.sum(axis=1)
         if not self.termination_net.weight.is_cpu:
@@ -354,10 +381,3 @@ def part(observations: PyTorchObs, start: int, stop: int | None = None) -> PyTor
     if isinstance(observations, dict):
         return {key: value[start:stop] for key, value in observations.items()}
     return observations[start:stop]
-
-
-def _channels_last(observations: PyTorchObs) -> PyTorchObs:
-    """Images in the layout in which the backward pass of convolutions is fastest; the shapes stay as they are."""
-    if isinstance(observations, dict):
-        return {key: _channels_last(value) for key, value in observations.items()}  # type: ignore[misc]
-    return observations.contiguous(memory_format=th.channels_last) if observations.ndim == 4 else observations

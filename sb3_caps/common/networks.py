@@ -7,6 +7,7 @@ as one does, and read their weights in one go.
 """
 
 from collections.abc import Callable, Sequence
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from gymnasium import spaces
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 from stable_baselines3.common.preprocessing import is_image_space, maybe_transpose, preprocess_obs
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, FlattenExtractor, NatureCNN
+from stable_baselines3.common.type_aliases import PyTorchObs
 from stable_baselines3.common.utils import obs_as_tensor
 from stable_baselines3.dqn.policies import DQNPolicy
 from torch import nn
@@ -24,8 +26,15 @@ ARRAY_ACTIVATIONS: dict[type[nn.Module], Callable[[np.ndarray], np.ndarray]] = {
     nn.ReLU: lambda values: np.maximum(values, 0, out=values),
     nn.Tanh: lambda values: np.tanh(values, out=values),
 }
+# Their derivatives, as functions of what they returned
+ARRAY_SLOPES: dict[type[nn.Module], Callable[[np.ndarray], np.ndarray]] = {
+    nn.ReLU: lambda values: values > 0,
+    nn.Tanh: lambda values: 1 - values**2,
+}
 # Above so many multiplications numpy starts threads of its own, which get in the way of torch's
 MOST_MULTIPLICATIONS = 2**18
+# About 20 MB of remembered actions
+MOST_REMEMBERED = 2**16
 ELEMENTWISE = (nn.ReLU, nn.Tanh, nn.ELU, nn.LeakyReLU, nn.SiLU, nn.GELU, nn.Sigmoid)
 
 
@@ -121,16 +130,49 @@ class ArrayNetwork:
         :param inputs: what ``as_inputs`` returned, or other layers
         :return: its outputs
         """
-        values = inputs
+        return self.outputs(inputs)[-1]
+
+    def outputs(self, inputs: np.ndarray) -> list[np.ndarray]:
+        """
+        :param inputs: what ``as_inputs`` returned, or other layers
+        :return: the inputs, and after them the outputs of each layer
+        """
+        found = [inputs]
         for layer, parameters in zip(self.layers, self.parameters(), strict=True):
-            values = _linear(values, *parameters) if parameters else ARRAY_ACTIVATIONS[type(layer)](values)
-        return values
+            values = found[-1]
+            found.append(_linear(values, *parameters) if parameters else ARRAY_ACTIVATIONS[type(layer)](values))
+        return found
+
+    def backward(self, outputs: Sequence[np.ndarray], slopes: np.ndarray) -> None:
+        """
+        Set the gradients of the parameters.
+
+        :param outputs: what ``outputs`` returned
+        :param slopes: the derivative of a loss by the outputs of the last layer, in the first so many rows
+        """
+        n_rows, arrays = len(slopes), self.parameters()
+        for i in reversed(range(len(self.layers))):
+            layer, inputs = self.layers[i], outputs[i][:n_rows]
+            if not isinstance(layer, nn.Linear):
+                slopes = slopes * ARRAY_SLOPES[type(layer)](outputs[i + 1][:n_rows])
+                continue
+            weight = arrays[i][0]
+            if inputs.ndim == 1:
+                by_weight = np.zeros_like(weight)
+                np.add.at(by_weight.T, inputs, slopes)
+            else:
+                by_weight = slopes.T @ inputs
+            for parameter, gradient in ((layer.weight, by_weight), (layer.bias, slopes.sum(axis=0))):
+                if parameter.requires_grad:
+                    parameter.grad = th.from_numpy(gradient)
+            if i:
+                slopes = slopes @ weight
 
     def parameters(self) -> list[tuple[np.ndarray, ...]]:
         """:return: for each layer its weight and bias, or nothing"""
         if not self.layers:
             return []
-        weight = next(self.layers[0].parameters())
+        weight: th.Tensor = self.layers[0].weight  # type: ignore[assignment]
         # Views live as long as the tensors stay where they are
         if weight.data_ptr() != self._address or not weight.is_cpu:
             self._address = weight.data_ptr()
@@ -220,13 +262,44 @@ class NetworkStack:
         return tensor.argmax(dim=-1).cpu().numpy()
 
 
-def stack_of(policies: Sequence[BasePolicy]) -> NetworkStack:
+class RememberingStack:
+    """
+    A stack that remembers what its networks answered. Their parameters never change, so an observation that comes back
+    has the answer that it had, and telling that takes a fiftieth of the time of a convolutional network.
+
+    :param stack: the networks
+    :param capacity: how many observations to remember: when there are more, it starts over
+    """
+
+    def __init__(self, stack: NetworkStack, capacity: int = MOST_REMEMBERED) -> None:
+        self.stack, self.capacity = stack, capacity
+        self.numbers: dict[bytes, int] = {}
+        self.answers = np.zeros((capacity, stack.size), dtype=np.int64)
+
+    def greatest(self, observations: np.ndarray) -> np.ndarray:
+        """:return: for each network and observation, which output is the greatest"""
+        if len(self.numbers) + len(observations) > self.capacity:
+            self.numbers.clear()
+        if len(observations) > self.capacity:
+            return self.stack.greatest(observations)
+        # 16 bytes, by which no two observations will ever be mistaken for each other
+        rows = np.ascontiguousarray(observations).reshape(len(observations), -1)
+        keys = [blake2b(row.data, digest_size=16).digest() for row in rows]
+        new = [i for i, key in enumerate(keys) if key not in self.numbers]
+        if new:
+            answers = self.stack.greatest(observations[new] if len(new) < len(keys) else observations)
+            numbers = [self.numbers.setdefault(keys[i], len(self.numbers)) for i in new]
+            self.answers[numbers] = answers.T
+        return self.answers[[self.numbers[key] for key in keys]].T
+
+
+def stack_of(policies: Sequence[BasePolicy]) -> RememberingStack:
     """
     :param policies: policies with the same ``architecture``
     :return: their networks as one
     """
     networks = [layers_of(policy) or [] for policy in policies]
-    return NetworkStack(networks, policies[0].observation_space, policies[0].normalize_images)
+    return RememberingStack(NetworkStack(networks, policies[0].observation_space, policies[0].normalize_images))
 
 
 def architecture(policy: BasePolicy) -> str | None:
@@ -240,5 +313,35 @@ def architecture(policy: BasePolicy) -> str | None:
     return f"{layers} {policy.observation_space} {policy.normalize_images} {policy.device}"
 
 
+def channels_last(observations: PyTorchObs) -> PyTorchObs:
+    """
+    :param observations: a batch of observations
+    :return: images in the layout in which the backward pass of convolutions is fastest; their shapes stay as they are
+    """
+    if isinstance(observations, dict):
+        return {key: channels_last(value) for key, value in observations.items()}  # type: ignore[misc]
+    return observations.contiguous(memory_format=th.channels_last) if observations.ndim == 4 else observations
+
+
+def sigmoid(values: np.ndarray) -> np.ndarray:
+    """:return: the logistic function, which does not overflow and is precise where it is small"""
+    return np.exp(-np.logaddexp(0.0, -values))
+
+
+def clip_grad_norm(parameters: Sequence[nn.Parameter], max_norm: float) -> None:
+    """
+    What torch's ``clip_grad_norm_`` does, which multiplies all gradients also where nothing is to be clipped, by 1.
+
+    :param parameters: whose gradients to clip
+    :param max_norm: the norm that they may have together
+    """
+    norms = [th.linalg.vector_norm(parameter.grad) for parameter in parameters if parameter.grad is not None]
+    # Near the border torch decides
+    if norms and not th.linalg.vector_norm(th.stack(norms)) < 0.999 * max_norm:
+        nn.utils.clip_grad_norm_(parameters, max_norm)
+
+
 def _linear(values: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:
-    return (weight.T[values] if values.ndim == 1 else values @ weight.T) + bias
+    outputs = weight.T[values] if values.ndim == 1 else np.dot(values, weight.T)
+    outputs += bias
+    return outputs

@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 from stable_baselines3.common.policies import BasePolicy
 
-from sb3_caps.common.networks import NetworkStack, architecture, stack_of
+from sb3_caps.common.networks import RememberingStack, architecture, stack_of
 from sb3_caps.common.sources import ObservationNormalizer, Observations, SourcePolicy, SourceState, as_source
 
 SourceStates: TypeAlias = tuple[SourceState, ...]
@@ -43,7 +43,8 @@ class OptionSet:
         self.names = _unique_names(self.sources, [f"action_{action}" for action in range(self.n_actions)])
         # The learner's normalisation, undone for the sources: they know the environment's own observations.
         self.normalizer: ObservationNormalizer | None = None
-        self._stacks: list[tuple[list[int], NetworkStack]] | None = None
+        self._stacks: list[tuple[list[int], RememberingStack]] | None = None
+        self._alone: list[int] = []
 
     @property
     def n_sources(self) -> int:
@@ -76,18 +77,20 @@ class OptionSet:
         actions[:, self.n_sources :] = np.arange(self.n_actions)
         if self._stacks is None:
             self._stacks = self._stacked_sources()
-        alone = set(range(self.n_sources))
+            stacked = {member for members, _ in self._stacks for member in members}
+            self._alone = [i for i in range(self.n_sources) if i not in stacked]
         for members, stack in self._stacks:
             assert isinstance(observations, np.ndarray)
             actions[:, members] = stack.greatest(observations).T
-            alone.difference_update(members)
+        if not self._alone:
+            return actions, states
         next_states = list(states)
-        for i in sorted(alone):
+        for i in self._alone:
             source_actions, next_states[i] = self.sources[i].actions(observations, states[i], episode_starts)
             actions[:, i] = self._checked(source_actions, self.names[i], n_envs)
         return actions, tuple(next_states)
 
-    def _stacked_sources(self) -> list[tuple[list[int], NetworkStack]]:
+    def _stacked_sources(self) -> list[tuple[list[int], RememberingStack]]:
         """The sources that are plain networks, those of one architecture together."""
         groups: dict[str, dict[int, BasePolicy]] = {}
         for i, source in enumerate(self.sources):

@@ -19,7 +19,8 @@ class OptionStatistics:
         self.termination = np.zeros(n_options)
         self.choices = 0
         self.agreeing = 0
-        self.termination_losses: list[float] = []
+        self.termination_loss = 0.0
+        self.termination_steps = 0
 
     def add_step(self, options: np.ndarray, chosen: int, agreements: np.ndarray, terminations: np.ndarray) -> None:
         """
@@ -34,6 +35,15 @@ class OptionStatistics:
         self.choices += chosen
         self.agreeing += int(np.count_nonzero(agreements))
         self.termination += terminations.sum(axis=0)
+
+    def add_termination_loss(self, loss: float) -> None:
+        """
+        Count one step of β.
+
+        :param loss: its loss
+        """
+        self.termination_loss += loss
+        self.termination_steps += 1
 
     def record(self, logger: Logger, names: list[str], n_sources: int) -> None:
         """
@@ -50,8 +60,8 @@ class OptionStatistics:
         logger.record("options/mean_length", total / max(self.choices, 1))
         logger.record("options/mean_agreement", self.agreeing / total)
         logger.record("options/mean_termination", self.termination.mean() / total)
-        if self.termination_losses:
-            logger.record("train/termination_loss", float(np.mean(self.termination_losses)))
+        if self.termination_steps:
+            logger.record("train/termination_loss", self.termination_loss / self.termination_steps)
         for i, name in enumerate(names):
             logger.record(f"options/share/{name}", self.steps[i] / total, exclude=NOT_ON_SCREEN)
             logger.record(f"options/termination/{name}", self.termination[i] / total, exclude=NOT_ON_SCREEN)
