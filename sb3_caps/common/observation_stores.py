@@ -28,12 +28,12 @@ class PlainItems:
     def __len__(self) -> int:
         return len(self.data)
 
-    def put(self, numbers: np.ndarray, items: np.ndarray) -> None:
+    def put(self, first: int, items: np.ndarray) -> None:
         """
-        :param numbers: which items to replace
+        :param first: the first item to replace, the others follow it
         :param items: what with
         """
-        self.data[numbers] = items
+        self.data[first : first + len(items)] = items
 
     def get(self, numbers: np.ndarray) -> np.ndarray:
         """:return: a copy of the items, of shape (\\*numbers.shape, \\*shape)"""
@@ -68,16 +68,16 @@ class CompressedItems:
     def __len__(self) -> int:
         return len(self.blobs)
 
-    def put(self, numbers: np.ndarray, items: np.ndarray) -> None:
+    def put(self, first: int, items: np.ndarray) -> None:
         """
-        :param numbers: which items to replace
+        :param first: the first item to replace, the others follow it
         :param items: what with
         """
-        as_bytes = np.ascontiguousarray(items, dtype=self.dtype).reshape(len(numbers), -1).view(np.uint8)
+        as_bytes = np.ascontiguousarray(items, dtype=self.dtype).reshape(len(items), -1).view(np.uint8)
         if self.reference is None:
             self.reference = as_bytes[0].copy()
         compress = codec(self.compression)[0]
-        for number, difference in zip(numbers, as_bytes ^ self.reference, strict=True):
+        for number, difference in enumerate(as_bytes ^ self.reference, start=first):
             self.blobs[number] = compress(difference)
 
     def get(self, numbers: np.ndarray) -> np.ndarray:
@@ -152,7 +152,6 @@ class ObservationStore:
         n_bytes = int(np.prod(self.frame_shape)) * np.dtype(self.dtype).itemsize
         self.compression = compression if n_bytes >= SMALLEST_COMPRESSED else None
         self.frames = self._items(self.ring * n_envs, self.frame_shape)
-        self.columns = np.arange(n_envs)
         # Whole observations set aside, and where to find them: -1 for none.
         self.aside = self._items(0, self.shape)
         self.successor_slots = np.full((rows, n_envs), -1, dtype=np.int32)
@@ -187,17 +186,21 @@ class ObservationStore:
         row = self.steps % self.rows
         observations = observations.reshape(self.after_newest.shape)
         cut = self._close_previous(observations)
-        self._release(row)
-        numbers = (self.steps % self.ring) * self.n_envs + self.columns
+        if self.steps >= self.rows:
+            self._release(row)
+        first = (self.steps % self.ring) * self.n_envs
         if self.frame_stack == 1:
-            self.frames.put(numbers, observations)
+            self.frames.put(first, observations)
         else:
             frames = self._as_frames(observations)
-            self.frames.put(numbers, frames[:, -1])
+            self.frames.put(first, frames[:, -1])
             self.shifts += 1
-            self.shifts[_differ(frames[:, :-1], self.newest[:, 1:])] = 0
-            for env in np.flatnonzero(self.shifts < self.frame_stack - 1):
-                self.stack_slots[row, env] = self._set_aside(observations[env])
+            moved_otherwise = _differ(frames[:, :-1], self.newest[:, 1:])
+            if moved_otherwise is not None:
+                self.shifts[moved_otherwise] = 0
+            if self.shifts.min() < self.frame_stack - 1:
+                for env in np.flatnonzero(self.shifts < self.frame_stack - 1):
+                    self.stack_slots[row, env] = self._set_aside(observations[env])
             self.newest[:] = frames
         self.after_newest[:] = next_observations.reshape(self.after_newest.shape)
         self.steps += 1
@@ -208,7 +211,7 @@ class ObservationStore:
         if self.steps == 0:
             return None
         cut = _differ(observations, self.after_newest)
-        if not cut.any():
+        if cut is None:
             return None
         previous = (self.steps - 1) % self.rows
         for env in np.flatnonzero(cut):
@@ -292,7 +295,7 @@ class ObservationStore:
             self.free = list(range(len(self.aside), len(self.aside) + grown))
             self.aside.grow(grown)
         slot = self.free.pop()
-        self.aside.put(np.array([slot]), observation[None])
+        self.aside.put(slot, observation[None])
         return slot
 
     def _release(self, row: int) -> None:
@@ -326,6 +329,7 @@ def detected_frame_stack(observations: np.ndarray, next_observations: np.ndarray
     return 1
 
 
-def _differ(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """In which rows the two differ."""
-    return (first != second).reshape(len(first), -1).any(axis=1)
+def _differ(first: np.ndarray, second: np.ndarray) -> np.ndarray | None:
+    """In which rows the two differ, None for none."""
+    different = first != second
+    return different.reshape(len(first), -1).any(axis=1) if different.any() else None
