@@ -15,8 +15,8 @@ from stable_baselines3.dqn.policies import CnnPolicy, DQNPolicy
 from torch import nn
 
 from sb3_caps import CAPS, as_source
-from sb3_caps.caps.policies import part
 from sb3_caps.caps.targets import option_targets
+from sb3_caps.common.batches import distinct_rows, part
 from sb3_caps.common.networks import ArrayNetwork, RememberingStack, architecture, as_inputs, clip_grad_norm, stack_of
 from sb3_caps.common.options import OptionSet
 from tests.toy_world import Corridor, go_right
@@ -193,14 +193,16 @@ def test_gradients_of_arrays_are_torchs(kind: str, activation: type[nn.Module], 
         th.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["box", "discrete", "image", "dict"])
+@pytest.mark.parametrize("kind", ["box", "wide box", "discrete", "image", "dict"])
 @pytest.mark.parametrize("sequence_length", [1, 4])
 def test_a_gradient_step_is_that_of_the_plain_loss(kind: str, sequence_length: int) -> None:
     """Beside it each network in a pass of its own, and Huber's loss differentiated by torch."""
     policy = {"image": "CnnPolicy", "dict": "MultiInputPolicy"}.get(kind, "MlpPolicy")
-    env = make_vec_env(lambda: Corridor(kind), n_envs=2, seed=0)
+    env = make_vec_env(lambda: Corridor(kind.split()[-1]), n_envs=2, seed=0)
     # The norm is so small that gradients are clipped
     arguments: dict[str, Any] = {"sequence_length": sequence_length, "max_grad_norm": 0.05, "learning_starts": 1000}
+    if kind == "wide box":  # too wide for arrays
+        arguments["policy_kwargs"] = {"net_arch": [512, 512]}
     model = CAPS(policy, env, seed=0, source_policies=[go_right], **arguments)
     model.learn(60)
     with th.no_grad():
@@ -231,6 +233,45 @@ def test_a_gradient_step_is_that_of_the_plain_loss(kind: str, sequence_length: i
     for ours, theirs in zip(model.q_net.parameters(), plain.parameters(), strict=True):
         assert ours.grad is not None
         th.testing.assert_close(ours.grad, theirs.grad, rtol=1e-3, atol=1e-6)
+
+
+def test_distinct_rows() -> None:
+    batch = np.array([[1, 2], [3, 4], [1, 2], [5, 6], [3, 4]])
+    assert distinct_rows(batch) == ([0, 1, 3], [0, 1, 0, 2, 1])
+
+
+def test_screens_that_are_in_a_batch_several_times_are_looked_at_once() -> None:
+    model = CAPS("CnnPolicy", make_vec_env(lambda: Corridor("image")), seed=0)
+    screens = th.as_tensor(observations("image", 3))
+    obs, slopes = screens[[0, 1, 0, 1, 2, 0]], th.randn(4, 3)
+    looked_at: list[int] = []
+    model.q_net.features_extractor.register_forward_hook(lambda _, inputs, __: looked_at.append(len(inputs[0])))
+    hidden, values, backward = model.policy.along_sequences(obs, 4)
+    target_values = model.policy.target_values(obs)
+    assert looked_at == [2, 1]
+    backward(slopes)
+    gradients = [parameter.grad for parameter in model.q_net.parameters()]
+    model.q_net.zero_grad()
+    th.testing.assert_close(hidden, model.policy.hidden(obs), rtol=1e-4, atol=1e-5)
+    th.testing.assert_close(target_values, model.q_net_target(obs), rtol=1e-4, atol=1e-5)
+    plain = model.q_net(obs)
+    th.testing.assert_close(values, plain, rtol=1e-4, atol=1e-5)
+    plain[:4].backward(slopes)
+    for ours, parameter in zip(gradients, model.q_net.parameters(), strict=True):
+        th.testing.assert_close(ours, parameter.grad, rtol=1e-3, atol=1e-5)
+    # No successor that is not among the steps
+    th.testing.assert_close(
+        model.policy.along_sequences(screens[[0, 0]], 1).values, plain[[0, 0]], rtol=1e-4, atol=1e-5
+    )
+
+
+def test_networks_that_look_at_the_batch_see_all_of_it() -> None:
+    model = CAPS("CnnPolicy", make_vec_env(lambda: Corridor("image")), seed=0)
+    model.policy._has_modes = True
+    looked_at: list[int] = []
+    model.q_net.features_extractor.register_forward_hook(lambda _, inputs, __: looked_at.append(len(inputs[0])))
+    model.policy.along_sequences(th.as_tensor(observations("image", 1))[[0] * 6], 4)
+    assert looked_at == [4, 2]
 
 
 @pytest.mark.parametrize("max_norm", [0.1, 4.999, 5.0, 5.001, 100.0])

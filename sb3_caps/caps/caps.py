@@ -11,9 +11,10 @@ from stable_baselines3.common.noise import ActionNoise
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
 
-from sb3_caps.caps.policies import CAPSPolicy, CnnPolicy, Execution, MlpPolicy, MultiInputPolicy, OptionState, part
+from sb3_caps.caps.policies import CAPSPolicy, CnnPolicy, Execution, MlpPolicy, MultiInputPolicy, OptionState
 from sb3_caps.caps.targets import option_targets
 from sb3_caps.common.base import PolicyReuseAlgorithm
+from sb3_caps.common.batches import part
 from sb3_caps.common.buffers import OptionActions, OptionReplayBuffer
 from sb3_caps.common.networks import clip_grad_norm
 from sb3_caps.common.options import OptionSet

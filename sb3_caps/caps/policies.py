@@ -1,6 +1,7 @@
 """The networks of CAPS: option values Q_O, and the terminations β on their last hidden layer."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -18,7 +19,8 @@ from stable_baselines3.dqn.policies import DQNPolicy, QNetwork
 from torch import nn
 from torch.nn.modules.conv import _ConvNd
 
-from sb3_caps.common.networks import ArrayNetwork, as_inputs, channels_last, feature_layers, runs_as_arrays, sigmoid
+from sb3_caps.common.batches import channels_last, distinct_rows, part, with_batch_axis
+from sb3_caps.common.networks import ArrayNetwork, as_inputs, feature_layers, runs_as_arrays, sigmoid
 from sb3_caps.common.options import OptionSet
 
 Execution: TypeAlias = Literal["call-and-return", "interrupting"]
@@ -165,7 +167,10 @@ class CAPSPolicy(DQNPolicy):
         if arrays is not None and isinstance(obs, th.Tensor) and obs.is_cpu and len(obs) <= arrays.most_rows:
             return th.from_numpy(arrays(as_inputs(obs.numpy(), self.observation_space)))
         with th.no_grad():
-            return self.q_net_target(obs)
+            if self.is_small:
+                return self.q_net_target(obs)
+            obs, places = self._distinct(obs)
+            return self.q_net_target(obs)[places]
 
     def along_sequences(self, obs: PyTorchObs, n_steps: int) -> SequencePass:
         """
@@ -183,19 +188,30 @@ class CAPSPolicy(DQNPolicy):
         if self.is_small:
             hidden = self.hidden(obs)
             values = self.values(hidden)
-            steps = values[:n_steps]
-        else:
-            hidden = self.hidden(channels_last(part(obs, 0, n_steps)))
-            steps = self.values(hidden)
-            with th.no_grad():
-                successors = self.hidden(part(obs, n_steps))
-                hidden, values = th.cat([hidden, successors]), th.cat([steps, self.values(successors)])
+            return SequencePass(hidden.detach(), values.detach(), partial(self._backward, values[:n_steps]))
+        obs, places = self._distinct(obs)
+        # Those of the steps come first, and only they need gradients
+        n_first = int(places[:n_steps].max()) + 1
+        hidden = self.hidden(channels_last(part(obs, 0, n_first)))
+        steps = self.values(hidden)[places[:n_steps]]
+        with th.no_grad():
+            hidden = th.cat([hidden, self.hidden(part(obs, n_first))])[places]
+            return SequencePass(hidden, self.values(hidden), partial(self._backward, steps))
 
-        def backward(slopes: th.Tensor) -> None:
-            self.optimizer.zero_grad()
-            steps.backward(slopes)
+    def _backward(self, values: th.Tensor, slopes: th.Tensor) -> None:
+        self.optimizer.zero_grad()
+        values.backward(slopes)
 
-        return SequencePass(hidden.detach(), values.detach(), backward)
+    def _distinct(self, obs: PyTorchObs) -> tuple[PyTorchObs, th.Tensor]:
+        """
+        Games come back to the same screens, and a batch holds some of them several times: a network that treats each
+        by itself need look only once.
+        """
+        n_obs = len(next(iter(obs.values())) if isinstance(obs, dict) else obs)
+        if isinstance(obs, dict) or not obs.is_cpu or self._has_modes:
+            return obs, th.arange(n_obs, device=self.device)
+        firsts, places = distinct_rows(obs.numpy())
+        return (obs if len(firsts) == n_obs else obs[firsts]), th.as_tensor(places)
 
     def values(self, hidden: th.Tensor) -> th.Tensor:
         """
@@ -299,7 +315,7 @@ class CAPSPolicy(DQNPolicy):
             ends |= values[envs, active] < values.max(axis=1)
         active = np.where(ends, self.choose(values, epsilon), active)
 
-        batch = observation if vectorized else _with_batch_axis(observation)
+        batch = observation if vectorized else with_batch_axis(observation)
         emitted = self.options.as_emitted(batch, normalized=True)
         actions, source_states = self.options.actions(emitted, source_states, starts)
         taken = actions[envs, active]
@@ -363,21 +379,3 @@ class MultiInputPolicy(CAPSPolicy):
         self, *args: Any, features_extractor_class: type[BaseFeaturesExtractor] = CombinedExtractor, **kwargs: Any
     ) -> None:
         super().__init__(*args, features_extractor_class=features_extractor_class, **kwargs)
-
-
-def _with_batch_axis(observation: np.ndarray | dict[str, np.ndarray]) -> np.ndarray | dict[str, np.ndarray]:
-    if isinstance(observation, dict):
-        return {key: np.asarray(value)[None] for key, value in observation.items()}
-    return np.asarray(observation)[None]
-
-
-def part(observations: PyTorchObs, start: int, stop: int | None = None) -> PyTorchObs:
-    """
-    :param observations: a batch of them
-    :param start: the first one to return
-    :param stop: the first one not to return, None for all
-    :return: part of the batch
-    """
-    if isinstance(observations, dict):
-        return {key: value[start:stop] for key, value in observations.items()}
-    return observations[start:stop]

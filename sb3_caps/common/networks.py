@@ -16,7 +16,6 @@ from gymnasium import spaces
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 from stable_baselines3.common.preprocessing import is_image_space, maybe_transpose, preprocess_obs
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, FlattenExtractor, NatureCNN
-from stable_baselines3.common.type_aliases import PyTorchObs
 from stable_baselines3.common.utils import obs_as_tensor
 from stable_baselines3.dqn.policies import DQNPolicy
 from torch import nn
@@ -311,16 +310,6 @@ def architecture(policy: BasePolicy) -> str | None:
     if layers is None or not isinstance(policy.action_space, spaces.Discrete):
         return None
     return f"{layers} {policy.observation_space} {policy.normalize_images} {policy.device}"
-
-
-def channels_last(observations: PyTorchObs) -> PyTorchObs:
-    """
-    :param observations: a batch of observations
-    :return: images in the layout in which the backward pass of convolutions is fastest; their shapes stay as they are
-    """
-    if isinstance(observations, dict):
-        return {key: channels_last(value) for key, value in observations.items()}  # type: ignore[misc]
-    return observations.contiguous(memory_format=th.channels_last) if observations.ndim == 4 else observations
 
 
 def sigmoid(values: np.ndarray) -> np.ndarray:
