@@ -30,7 +30,7 @@ def profile(policy: str, make_env: Callable[[int], Any], n_envs: int, steps: int
     """
     model = trained(CAPS, policy, make_env(n_envs), source_policies=sources(policy, make_env, 3))
     assert isinstance(model, CAPS)
-    floor = _passes_alone(model) / (4 * n_envs)
+    passes = _passes_alone(model) / (4 * n_envs)
     spent = dict.fromkeys(PARTS, 0.0)
     for name in PARTS:
         _time_calls(model, name, spent)
@@ -41,7 +41,7 @@ def profile(policy: str, make_env: Callable[[int], Any], n_envs: int, steps: int
         f"| {PARTS[name]} | {seconds / steps * 1e6:,.0f} | {seconds / total:.0%} |" for name, seconds in spent.items()
     ]
     rows.append(f"| all | {total / steps * 1e6:,.0f} | 100% |")
-    rows.append(f"| floor: forward and backward passes alone | {floor * 1e6:,.0f} | {floor * steps / total:.0%} |")
+    rows.append(f"| passes alone, of all screens anew | {passes * 1e6:,.0f} | {passes * steps / total:.0%} |")
     return "\n".join(
         [f"| {policy}, 3 sources, environments: {n_envs} | µs/step | share |", "| --- | ---: | ---: |", *rows]
     )
@@ -64,7 +64,10 @@ def _time_calls(model: CAPS, name: str, spent: dict[str, float]) -> None:
 
 
 def _passes_alone(model: CAPS) -> float:
-    """Seconds for what four steps cannot do without: passes to act with, and those of a gradient step."""
+    """
+    Seconds for the passes of four steps, to act with and of a gradient step, with each network for each observation:
+    what cannot be done without, if no observation comes back.
+    """
     n_envs, data = model.n_envs, model.replay_buffer.sample(32)
     networks = [model.q_net, *(cast(DQNPolicy, source.policy).q_net for source in model.options.sources)]
     assert isinstance(data.observations, th.Tensor)

@@ -1,5 +1,6 @@
 """The targets of option values: Algorithm 2, along sequences."""
 
+import numpy as np
 import torch as th
 
 from sb3_caps.common.buffers import OptionReplayBufferSamples
@@ -28,16 +29,21 @@ def option_targets(
     :param next_terminations: β(s')
     :return: the target of every option, of which those that agree with the action taken are to be learned
     """
-    best = next_greedy[..., None]
-    rewards = data.rewards[..., None]
-    discounts = th.where(data.dones, 0.0, gamma)[..., None]
-    targets = th.empty_like(next_values)
-    length = len(next_values)
+    # For so few numbers, an operation of torch takes longer to start than to compute
+    rewards, dones, agreements, mask, best, values, beta = (
+        tensor.cpu().numpy()
+        for tensor in (
+            *(data.rewards, data.dones, data.agreements, data.mask),
+            *(next_greedy, next_values, next_terminations),
+        )
+    )
+    length, n_sequences = mask.shape
+    sequences, discounts = np.arange(n_sequences), np.where(dones, np.float32(0), np.float32(gamma))
+    follows = agreements & mask[..., None]
+    targets = np.empty_like(values)
     for t in reversed(range(length)):
-        values = next_values[t]
-        if t + 1 < length:
-            follows = data.agreements[t + 1] & data.mask[t + 1, :, None]
-            values = th.where(follows, targets[t + 1], values)
-        continuation = th.lerp(values, values.gather(1, best[t]), next_terminations[t])
-        th.addcmul(rewards[t], discounts[t], continuation, out=targets[t])
-    return targets
+        continued = values[t] if t + 1 == length else np.where(follows[t + 1], targets[t + 1], values[t])
+        greedy = continued[sequences, best[t]][:, None]
+        continuation = continued + beta[t] * (greedy - continued)
+        targets[t] = rewards[t][:, None] + discounts[t][:, None] * continuation
+    return th.from_numpy(targets).to(next_values.device)
