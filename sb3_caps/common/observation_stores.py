@@ -202,7 +202,8 @@ class ObservationStore:
                 for env in np.flatnonzero(self.shifts < self.frame_stack - 1):
                     self.stack_slots[row, env] = self._set_aside(observations[env])
             self.newest[:] = frames
-        self.after_newest[:] = next_observations.reshape(self.after_newest.shape)
+        # In the layout in which it came, and will come again to be compared: SB3 transposes images without moving them
+        self.after_newest = np.array(next_observations.reshape(self.after_newest.shape), dtype=self.dtype, order="K")
         self.steps += 1
         return cut
 
