@@ -62,6 +62,14 @@ def test_exploration_weights() -> None:
     assert counts == pytest.approx([0.75, 0.25, 0, 0, 0], abs=0.03)
 
 
+def test_one_exploration_weight_is_that_of_sources() -> None:
+    model = model_with(option_weights=0.5, termination=1.0, learning_starts=10**6)
+    model.learn(4000)
+    counts = np.bincount(model.replay_buffer.options[:4000, 0], minlength=5) / 4000
+    # 0.5 + 0.5 + 1 + 1 + 1 = 4
+    assert counts == pytest.approx([0.125, 0.125, 0.25, 0.25, 0.25], abs=0.03)
+
+
 def test_greedy_choice_with_probability_one_minus_epsilon() -> None:
     model = model_with(
         termination=1.0, learning_starts=0, exploration_initial_eps=0.2, exploration_final_eps=0.2, gradient_steps=0
@@ -111,6 +119,19 @@ def test_interrupting_execution_ends_an_option_where_another_is_better() -> None
     set_network(model, values=[0.0, 1.0, 0.0, 0.0, 0.0], beta=[0.01] * 5)
     actions, state = model.predict(observation, state, deterministic=True)
     assert actions.tolist() == [0, 0]
+
+
+def test_an_interruption_needs_its_margin() -> None:
+    # Option 1 is better by 4%, option 0 goes on at a margin of 5% and not at one of 3%
+    for margin, action in ((0.05, RIGHT), (0.03, 0)):
+        model = model_with(execution="interrupting", interruption_margin=margin)
+        set_network(model, values=[0.96, 1.0, 0.0, 0.0, 0.0], beta=[0.01] * 5)
+        observation = np.eye(LENGTH, dtype=np.float32)[:2]
+        state = (np.zeros(2, dtype=np.int64), model.options.initial_states())
+        assert model.predict(observation, state, deterministic=True)[0].tolist() == [action, action]
+        # Negative values: -1.04 is worse than -1 by 4% too
+        set_network(model, values=[-1.04, -1.0, -2.0, -2.0, -2.0], beta=[0.01] * 5)
+        assert model.predict(observation, state, deterministic=True)[0].tolist() == [action, action]
 
 
 def test_predict_one_observation() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch as th
 from stable_baselines3 import DQN
 from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.utils import set_random_seed
+from stable_baselines3.common.utils import LinearSchedule, set_random_seed
 from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_caps import CAPS, PiecewiseLinear
@@ -38,6 +38,8 @@ def test_load_brings_everything_back(tmp_path: Path) -> None:
         learning_starts=50,
         sequence_length=4,
         execution="interrupting",
+        interruption_margin=0.02,
+        target_termination=LinearSchedule(0.1, 0.3, 1.0),
         option_weights=[2, 1, 1, 1, 1, 1],
         termination_learning_rate=0.01,
         seed=0,
@@ -52,6 +54,8 @@ def test_load_brings_everything_back(tmp_path: Path) -> None:
     assert all(th.equal(state["state"][0][key], loaded_state["state"][0][key]) for key in ("exp_avg", "exp_avg_sq"))
     assert loaded.policy.termination_optimizer.param_groups[0]["lr"] == 0.01
     assert loaded.exploration_rate == pytest.approx(0.1)
+    assert loaded.policy.interruption_margin == 0.02
+    assert loaded._target_terminations(th.zeros(1, 64))[0].tolist() == pytest.approx([0.3] * 6)
     for attribute in ("sequence_length", "execution", "num_timesteps", "option_weights", "_n_updates"):
         assert getattr(loaded, attribute) == getattr(model, attribute)
     observations = np.eye(LENGTH, dtype=np.float32)

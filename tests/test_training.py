@@ -9,7 +9,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.logger import configure
 from torch.nn import functional as F
 
-from sb3_caps import CAPS
+from sb3_caps import CAPS, PiecewiseLinear
 from tests.toy_world import Corridor, go_left, go_right, right_then_stay
 
 SOURCES = [go_right, right_then_stay, go_left]
@@ -63,6 +63,27 @@ def test_one_gradient_step_equals_the_slow_one() -> None:
     reference.policy.optimizer.step()
     for ours, theirs in zip(model.q_net.parameters(), reference.q_net.parameters(), strict=True):
         th.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("target_termination", "beta"),
+    [(0.25, 0.25), (lambda remaining: 0.5 - 0.3 * remaining, 0.5), (PiecewiseLinear([(0, 0.1), (800, 0.5)]), 0.3)],
+)
+def test_termination_of_the_targets_alone(target_termination: Any, beta: float) -> None:
+    """With β in the targets at a number, a gradient step is that of a model whose options end with this number."""
+    settings: dict[str, Any] = {"termination_learning_rate": 0.0}
+    model = trained_a_little(target_termination=target_termination, initial_termination=0.9, **settings)
+    reference = trained_a_little(initial_termination=0.9, **settings)
+    with th.no_grad():
+        reference.policy.termination_net.bias.fill_(float(np.log(beta / (1 - beta))))
+    np.random.seed(5)
+    model.train(gradient_steps=1, batch_size=64)
+    np.random.seed(5)
+    reference.train(gradient_steps=1, batch_size=64)
+    for ours, theirs in zip(model.q_net.parameters(), reference.q_net.parameters(), strict=True):
+        th.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+    # Options still end by the learned one
+    assert model.policy.terminations_array(np.zeros((1, 64), dtype=np.float32))[0] == pytest.approx([0.9] * 6)
 
 
 def test_gradient_steps_leave_terminations_alone() -> None:

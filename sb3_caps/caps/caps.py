@@ -10,6 +10,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.noise import ActionNoise
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
+from stable_baselines3.common.utils import FloatSchedule
 
 from sb3_caps.caps.policies import CAPSPolicy, CnnPolicy, Execution, MlpPolicy, MultiInputPolicy, OptionState
 from sb3_caps.caps.targets import option_targets
@@ -18,6 +19,7 @@ from sb3_caps.common.batches import part
 from sb3_caps.common.buffers import OptionActions, OptionReplayBuffer
 from sb3_caps.common.networks import clip_grad_norm
 from sb3_caps.common.options import OptionSet
+from sb3_caps.common.schedules import PiecewiseLinear
 
 SelfCAPS = TypeVar("SelfCAPS", bound="CAPS")
 
@@ -79,14 +81,18 @@ class CAPS(PolicyReuseAlgorithm):
     :param sequence_length: Length of the sequences to learn from; 1 is the paper. Longer ones back values up
         along a sequence for as long as an option agrees with the actions taken.
     :param option_weights: How likely each option is when exploring, relative to the others, in the order of
-        ``options.names``; None for all alike
+        ``options.names``; one number for a source relative to a primitive; None for all alike
     :param execution: How ``predict`` executes options: ``"call-and-return"``, the paper's, or ``"interrupting"``,
         which also ends an option where another has a higher value
+    :param interruption_margin: How much higher, as a share of it: networks are not as exact as neighbouring actions
+        are alike, and would change their mind in every state
     :param exploration_schedule: The exploration rate as a function of the remaining progress,
         in place of the three ``exploration_*`` numbers
     :param greedy_temperature: While learning, options whose values differ by less than this are chosen greedily about
         as often as each other (a softmax); 0 is the paper. Where nothing is known yet values differ by noise, and
         one and the same option, chosen again and again, would keep exploration in one place.
+    :param target_termination: β in the targets alone, a number or a function of the remaining progress; None for the
+        β that options end by. Low values keep the values of options apart, high ones make them exact.
     :param _init_setup_model: Whether or not to build the network at the creation of the instance
     """
 
@@ -133,10 +139,12 @@ class CAPS(PolicyReuseAlgorithm):
         termination_regularization: float = 0.005,
         initial_termination: float | tuple[float, float] = 0.5,
         sequence_length: int = 1,
-        option_weights: Sequence[float] | None = None,
+        option_weights: float | Sequence[float] | None = None,
         execution: Execution = "call-and-return",
         exploration_schedule: Schedule | None = None,
         greedy_temperature: float = 0.0,
+        target_termination: float | Schedule | None = None,
+        interruption_margin: float = 0.0,
         _init_setup_model: bool = True,
     ) -> None:
         super().__init__(
@@ -176,6 +184,9 @@ class CAPS(PolicyReuseAlgorithm):
         self.option_weights = option_weights
         self.execution = execution
         self.greedy_temperature = greedy_temperature
+        self.target_termination = target_termination
+        self.interruption_margin = interruption_margin
+        self._target_schedule = target_termination
         # Active options and the states of recurrent sources, as `predict` takes them
         self._last_options: OptionState | None = None
 
@@ -189,6 +200,7 @@ class CAPS(PolicyReuseAlgorithm):
             "initial_termination": self.initial_termination,
             "termination_learning_rate": self.termination_learning_rate,
             "execution": self.execution,
+            "interruption_margin": self.interruption_margin,
         }
 
     def _buffer_arguments(self) -> dict[str, Any]:
@@ -216,13 +228,31 @@ class CAPS(PolicyReuseAlgorithm):
             raise ValueError(f"execution must be one of {get_args(Execution)}, not {self.execution!r}.")
         if not issubclass(self.replay_buffer_class or OptionReplayBuffer, OptionReplayBuffer):
             raise ValueError(f"replay_buffer_class must be an OptionReplayBuffer, not {self.replay_buffer_class}.")
-        weights = None if self.option_weights is None else np.asarray(self.option_weights, dtype=np.float64)
-        if weights is not None and (weights.shape != (len(self.options),) or weights.min() < 0 or weights.sum() <= 0):
+        self._check_what_beta_is_for()
+        self._exploration_weights = self._normalized_weights()
+
+    def _check_what_beta_is_for(self) -> None:
+        if isinstance(self.target_termination, (int, float)) and not 0 <= self.target_termination <= 1:
+            raise ValueError(f"target_termination must be a probability from 0 to 1, not {self.target_termination}.")
+        if None not in (self.target_termination, self.termination):
+            raise ValueError("Pass termination, which fixes β everywhere, or target_termination, not both.")
+        if not 0 <= self.interruption_margin < 1:
+            raise ValueError(f"interruption_margin must be a share from 0 to below 1, not {self.interruption_margin}.")
+        if self.interruption_margin > 0 and self.execution != "interrupting":
+            raise ValueError('interruption_margin needs execution="interrupting".')
+
+    def _normalized_weights(self) -> np.ndarray | None:
+        if self.option_weights is None:
+            return None
+        weights = given = np.asarray(self.option_weights, dtype=np.float64)
+        if given.ndim == 0:
+            weights = np.repeat([given, 1.0], [self.options.n_sources, self.options.n_actions])
+        if weights.shape != (len(self.options),) or given.min() < 0 or weights.sum() <= 0:
             raise ValueError(
                 f"option_weights must be {len(self.options)} numbers that are not negative, one for each of "
-                f"{self.options.names}, not {self.option_weights}."
+                f"{self.options.names}, or one number for sources beside primitives, not {self.option_weights}."
             )
-        self._exploration_weights = None if weights is None else weights / weights.sum()
+        return weights / weights.sum()
 
     def _setup_learn(
         self,
@@ -239,6 +269,8 @@ class CAPS(PolicyReuseAlgorithm):
             setup = super()._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
         finally:
             self.optimize_memory_usage = optimize_memory_usage
+        schedule = self.target_termination
+        self._target_schedule = schedule.over(setup[0]) if isinstance(schedule, PiecewiseLinear) else schedule
         if self._last_options is None or len(self._last_options[0]) != self.n_envs:
             self._last_options = (np.zeros(self.n_envs, dtype=np.int64), self.options.initial_states())
         return setup
@@ -290,6 +322,12 @@ class CAPS(PolicyReuseAlgorithm):
         advantages = values[np.arange(len(options)), options] - values.max(axis=1) + self.termination_regularization
         self._statistics.add_termination_loss(self.policy.step_terminations(hidden, options, advantages))
 
+    def _target_terminations(self, hidden: th.Tensor) -> th.Tensor:
+        if self._target_schedule is None:
+            return self.policy.terminations(hidden)
+        beta = FloatSchedule(self._target_schedule)(self._current_progress_remaining)
+        return hidden.new_full((len(hidden), len(self.options)), beta)
+
     def train(self, gradient_steps: int, batch_size: int = 100) -> None:
         # Switch to train mode (this affects batch norm / dropout)
         self.policy.set_training_mode(True)
@@ -311,7 +349,7 @@ class CAPS(PolicyReuseAlgorithm):
                     self.gamma,
                     next_greedy=values[n_sequences:].argmax(dim=1).reshape(shape[:2]),
                     next_values=self.policy.target_values(part(data.observations, n_sequences)).reshape(shape),
-                    next_terminations=self.policy.terminations(hidden[n_sequences:]).reshape(shape),
+                    next_terminations=self._target_terminations(hidden[n_sequences:]).reshape(shape),
                 )
             # Huber loss (less sensitive to outliers), of every option that agreed with the action taken: its derivative
             # is the error, cut off at 1, which says all that a graph of operations would

@@ -68,6 +68,7 @@ class CAPSPolicy(DQNPolicy):
     :param termination_learning_rate: Learning rate of β
     :param execution: Whether an active option runs until it terminates (``"call-and-return"``) or
         also ends where another option has a higher value (``"interrupting"``); only ``predict`` looks at it
+    :param interruption_margin: How much higher, as a share of it
     """
 
     termination_net: nn.Linear
@@ -84,12 +85,14 @@ class CAPSPolicy(DQNPolicy):
         initial_termination: float | tuple[float, float] = 0.5,
         termination_learning_rate: float = 0.00025,
         execution: Execution = "call-and-return",
+        interruption_margin: float = 0.0,
         **kwargs: Any,
     ) -> None:
         self.termination_learning_rate = termination_learning_rate
         self.initial_termination = initial_termination
         self.termination = termination
         self.execution = execution
+        self.interruption_margin = interruption_margin
         self.options = options if options is not None else OptionSet(None, observation_space, action_space)
         super().__init__(observation_space, action_space, lr_schedule, *args, **kwargs)
         # Where a pass is all overhead, one more costs as much as the first: not so with convolutions
@@ -312,7 +315,7 @@ class CAPSPolicy(DQNPolicy):
         # `random() < β` never holds at β = 0 and always at β = 1; at 0.5 a deterministic option does end
         ends = starts | (beta[envs, active] >= threshold if deterministic else threshold < beta[envs, active])
         if self.execution == "interrupting":
-            ends |= values[envs, active] < values.max(axis=1)
+            ends |= self.worse(values)[envs, active]
         active = np.where(ends, self.choose(values, epsilon), active)
 
         batch = observation if vectorized else with_batch_axis(observation)
@@ -320,6 +323,14 @@ class CAPSPolicy(DQNPolicy):
         actions, source_states = self.options.actions(emitted, source_states, starts)
         taken = actions[envs, active]
         return (taken if vectorized else taken[0]), (active, source_states)
+
+    def worse(self, values: np.ndarray) -> np.ndarray:
+        """
+        :param values: Q_O(s, o), of shape (states, options)
+        :return: which options to interrupt in each state
+        """
+        best = values.max(axis=1, keepdims=True)
+        return values < best - self.interruption_margin * np.abs(best)
 
     def choose(self, values: np.ndarray, epsilon: float, weights: np.ndarray | None = None) -> np.ndarray:
         """
@@ -348,6 +359,7 @@ class CAPSPolicy(DQNPolicy):
             initial_termination=self.initial_termination,
             termination_learning_rate=self.termination_learning_rate,
             execution=self.execution,
+            interruption_margin=self.interruption_margin,
         )
         return data
 

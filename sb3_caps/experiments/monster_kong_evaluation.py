@@ -88,7 +88,7 @@ class ExactEvaluation:
                 values = model.policy.values(hidden).cpu().numpy()
                 ends = np.asarray(model.policy.terminations(hidden).cpu()) >= 0.5
                 if model.execution == "interrupting":
-                    ends |= values < values.max(axis=1, keepdims=True)
+                    ends |= model.policy.worse(values)
                 return values.argmax(axis=1), ends, self._actions_of(model)
             values = model.policy.q_net(observations).cpu().numpy()  # type: ignore[operator]
         actions = np.broadcast_to(np.arange(values.shape[1]), values.shape)

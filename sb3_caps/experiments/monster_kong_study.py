@@ -111,7 +111,7 @@ def arguments_of(config: dict[str, Any]) -> dict[str, Any]:
     """
     settings, method = SETTINGS[config["preset"]], ALL_METHODS[config["method"]]
     arguments = settings.common | settings.only.get(method.algorithm, {}) | method.arguments
-    arguments = {name: value for name, value in arguments.items() if name != method.without}
+    arguments = {name: value for name, value in arguments.items() if name not in method.without}
     if config["observation"] == "features":
         arguments["policy_kwargs"] = {"net_arch": list(settings.network)}
     learning_rate = arguments["learning_rate"]

@@ -50,14 +50,14 @@ class Method:
     :param label: what figures call it
     :param sources: ``"task"`` for the sources of the task, ``"none"`` or ``"useless"``
     :param arguments: on top of the preset's
-    :param without: an argument that goes back to the paper's, for an ablation
+    :param without: arguments that go back to the paper's
     """
 
     algorithm: str
     label: str
     sources: str = "task"
     arguments: dict[str, Any] = field(default_factory=dict)
-    without: str | None = None
+    without: tuple[str, ...] = ()
 
 
 # Section 5.2. One epoch is 12,500 training steps; schedules are given in training steps too.
@@ -81,7 +81,7 @@ PAPER = Settings(
 RECOMMENDED = Settings(
     n_envs=16,
     epoch=12_500,
-    steps={"features": 500_000, "pixels": 200_000},
+    steps={"features": 300_000, "pixels": 200_000},
     common={
         "learning_rate": LinearSchedule(5e-4, 5e-5, 1.0),
         "buffer_size": 500_000,
@@ -98,9 +98,12 @@ RECOMMENDED = Settings(
     only={
         "CAPS": {
             "initial_termination": 0.12,
+            "target_termination": LinearSchedule(0.12, 0.25, 0.7),
             "sequence_length": 16,
+            "option_weights": 1 / 3,
             "greedy_temperature": 0.02,
             "execution": "interrupting",
+            "interruption_margin": 0.02,
         },
         # By π-reuse alone nothing is found here: it explores as the others do, too
         "PRQL": {"exploration_initial_eps": 1.0},
@@ -110,17 +113,21 @@ SETTINGS: dict[str, Settings] = {"paper": PAPER, "recommended": RECOMMENDED}
 
 METHODS: dict[str, Method] = {
     "caps": Method("CAPS", "CAPS"),
-    "caps-0.5": Method("CAPS", "CAPS, β = 0.5", arguments={"termination": 0.5}),
-    "caps-1": Method("CAPS", "CAPS, β = 1", arguments={"termination": 1.0}),
+    "caps-0.5": Method("CAPS", "CAPS, β = 0.5", arguments={"termination": 0.5}, without=("target_termination",)),
+    "caps-1": Method("CAPS", "CAPS, β = 1", arguments={"termination": 1.0}, without=("target_termination",)),
     "double-dqn": Method("CAPS", "double DQN", sources="none"),
     "dqn": Method("DQN", "DQN"),
     "prql": Method("PRQL", "PRQL"),
     "ops-tl": Method("OPSTL", "OPS-TL"),
     "caps-useless": Method("CAPS", "CAPS, useless sources", sources="useless"),
 }
+# An argument that says nothing without another one
+BELONGS_TO = {"execution": ("interruption_margin",)}
 # One thing less each time, from what is recommended
 ABLATIONS: dict[str, Method] = {
-    f"caps-without-{name.replace('_', '-')}": Method("CAPS", f"CAPS without {name}", without=name)
+    f"caps-without-{name.replace('_', '-')}": Method(
+        "CAPS", f"CAPS without {name}", without=(name, *BELONGS_TO.get(name, ()))
+    )
     for name in RECOMMENDED.only["CAPS"]
 }
 ALL_METHODS = METHODS | ABLATIONS
