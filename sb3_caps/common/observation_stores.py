@@ -2,6 +2,7 @@
 
 import zlib
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -100,6 +101,7 @@ class CompressedItems:
         self.blobs = np.concatenate([self.blobs, np.full(n_items, b"", dtype=object)])
 
 
+@cache
 def codec(compression: str) -> tuple[Callable[[Any], bytes], Callable[[bytes], bytes]]:
     """
     :param compression: the name of a codec
@@ -201,7 +203,8 @@ class ObservationStore:
             if self.shifts.min() < self.frame_stack - 1:
                 for env in np.flatnonzero(self.shifts < self.frame_stack - 1):
                     self.stack_slots[row, env] = self._set_aside(observations[env])
-            self.newest[:] = frames
+            # Where nothing was cut there is a copy already: what followed the last step
+            self.newest = self._as_frames(self.after_newest if self.steps and cut is None else observations.copy())
         # In the layout in which it came, and will come again to be compared: SB3 transposes images without moving them
         self.after_newest = np.array(next_observations.reshape(self.after_newest.shape), dtype=self.dtype, order="K")
         self.steps += 1
