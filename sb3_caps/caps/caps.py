@@ -229,7 +229,7 @@ class CAPS(PolicyReuseAlgorithm):
         if not issubclass(self.replay_buffer_class or OptionReplayBuffer, OptionReplayBuffer):
             raise ValueError(f"replay_buffer_class must be an OptionReplayBuffer, not {self.replay_buffer_class}.")
         self._check_what_beta_is_for()
-        self._exploration_weights = self._normalized_weights()
+        self._exploration_weights = self.options.normalized(self.option_weights)
 
     def _check_what_beta_is_for(self) -> None:
         if isinstance(self.target_termination, (int, float)) and not 0 <= self.target_termination <= 1:
@@ -240,19 +240,6 @@ class CAPS(PolicyReuseAlgorithm):
             raise ValueError(f"interruption_margin must be a share from 0 to below 1, not {self.interruption_margin}.")
         if self.interruption_margin > 0 and self.execution != "interrupting":
             raise ValueError('interruption_margin needs execution="interrupting".')
-
-    def _normalized_weights(self) -> np.ndarray | None:
-        if self.option_weights is None:
-            return None
-        weights = given = np.asarray(self.option_weights, dtype=np.float64)
-        if given.ndim == 0:
-            weights = np.repeat([given, 1.0], [self.options.n_sources, self.options.n_actions])
-        if weights.shape != (len(self.options),) or given.min() < 0 or weights.sum() <= 0:
-            raise ValueError(
-                f"option_weights must be {len(self.options)} numbers that are not negative, one for each of "
-                f"{self.options.names}, or one number for sources beside primitives, not {self.option_weights}."
-            )
-        return weights / weights.sum()
 
     def _setup_learn(
         self,

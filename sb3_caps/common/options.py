@@ -61,6 +61,22 @@ class OptionSet:
         """:return: what ``actions`` takes as states at the very start"""
         return (None,) * self.n_sources
 
+    def normalized(self, weights: float | Sequence[float] | None) -> np.ndarray | None:
+        """
+        :param weights: how likely each option is relative to the others, or a source relative to a primitive
+        :return: probabilities, None for options that are all alike
+        """
+        if weights is None:
+            return None
+        given = np.asarray(weights, dtype=np.float64)
+        each = np.repeat([given, 1.0], [self.n_sources, self.n_actions]) if given.ndim == 0 else given
+        if each.shape != (len(self),) or given.min() < 0 or each.sum() <= 0:
+            raise ValueError(
+                f"option_weights must be {len(self)} numbers that are not negative, one for each of {self.names}, "
+                f"or one number for sources beside primitives, not {weights}."
+            )
+        return each / each.sum()
+
     def actions(
         self, observations: Observations, states: SourceStates, episode_starts: np.ndarray
     ) -> tuple[np.ndarray, SourceStates]:

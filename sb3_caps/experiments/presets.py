@@ -103,7 +103,7 @@ RECOMMENDED = Settings(
             "option_weights": 1 / 3,
             "greedy_temperature": 0.02,
             "execution": "interrupting",
-            "interruption_margin": 0.02,
+            "interruption_margin": 0.01,
         },
         # By π-reuse alone nothing is found here: it explores as the others do, too
         "PRQL": {"exploration_initial_eps": 1.0},
