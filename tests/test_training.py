@@ -177,6 +177,15 @@ def test_initial_termination_of_sources_and_primitives() -> None:
     th.testing.assert_close(beta, th.tensor([[0.1, 0.9, 0.9, 0.9]]).expand(5, 4))
 
 
+def test_initial_value_in_all_states_and_both_networks() -> None:
+    model = CAPS("MlpPolicy", Corridor(), source_policies=SOURCES, initial_value=0.25, seed=0)
+    observations = th.eye(10)
+    for network in (model.q_net, model.q_net_target):
+        assert network(observations).unique().tolist() == [0.25]
+    # Hidden layers are random all the same: states can be told apart as soon as something is learned
+    assert len(model.policy.hidden(observations).unique(dim=0)) == 10
+
+
 def test_target_network_follows_softly() -> None:
     model = trained_a_little(tau=0.25, target_update_interval=1)
     with th.no_grad():

@@ -69,6 +69,7 @@ class CAPSPolicy(DQNPolicy):
     :param execution: Whether an active option runs until it terminates (``"call-and-return"``) or
         also ends where another option has a higher value (``"interrupting"``); only ``predict`` looks at it
     :param interruption_margin: How much higher, as a share of it
+    :param initial_value: The value that all options start with in all states, None for random ones as in DQN
     """
 
     termination_net: nn.Linear
@@ -86,6 +87,7 @@ class CAPSPolicy(DQNPolicy):
         termination_learning_rate: float = 0.00025,
         execution: Execution = "call-and-return",
         interruption_margin: float = 0.0,
+        initial_value: float | None = None,
         **kwargs: Any,
     ) -> None:
         self.termination_learning_rate = termination_learning_rate
@@ -93,6 +95,7 @@ class CAPSPolicy(DQNPolicy):
         self.termination = termination
         self.execution = execution
         self.interruption_margin = interruption_margin
+        self.initial_value = initial_value
         self.options = options if options is not None else OptionSet(None, observation_space, action_space)
         super().__init__(observation_space, action_space, lr_schedule, *args, **kwargs)
         # Where a pass is all overhead, one more costs as much as the first: not so with convolutions
@@ -120,6 +123,10 @@ class CAPSPolicy(DQNPolicy):
         beta = np.broadcast_to(self.initial_termination, 2)
         start = np.repeat(np.log(beta / (1 - beta)), [self.options.n_sources, self.options.n_actions])
         with th.no_grad():
+            if self.initial_value is not None:
+                values.weight.zero_()
+                values.bias.fill_(self.initial_value)
+                self.q_net_target.load_state_dict(self.q_net.state_dict())
             self.termination_net.weight.zero_()
             self.termination_net.bias.copy_(th.as_tensor(start, dtype=th.float32))
         # Its gradient has a closed form (Equation 2), see `step_terminations`: the optimizer keeps its learning rate,
@@ -325,10 +332,7 @@ class CAPSPolicy(DQNPolicy):
         return (taken if vectorized else taken[0]), (active, source_states)
 
     def worse(self, values: np.ndarray) -> np.ndarray:
-        """
-        :param values: Q_O(s, o), of shape (states, options)
-        :return: which options to interrupt in each state
-        """
+        """:return: which options to interrupt in each state, from values of shape (states, options)"""
         best = values.max(axis=1, keepdims=True)
         return values < best - self.interruption_margin * np.abs(best)
 
@@ -360,6 +364,7 @@ class CAPSPolicy(DQNPolicy):
             termination_learning_rate=self.termination_learning_rate,
             execution=self.execution,
             interruption_margin=self.interruption_margin,
+            initial_value=self.initial_value,
         )
         return data
 

@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -15,10 +15,12 @@ from sb3_caps.experiments.monster_kong_pictures import draw_pictures
 from sb3_caps.experiments.presets import ALL_METHODS, TASKS
 from sb3_caps.experiments.runner import Run
 
+# The columns of each method, of shape (seeds, evaluations)
+Curves: TypeAlias = dict[str, dict[str, np.ndarray]]
 SHARES = (0.5, 0.9, 0.95)
 # Half the width of a 95% interval in standard errors, by degrees of freedom (Student's t)
 T_VALUES = (np.nan, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
-COLOURS = dict(zip(ALL_METHODS, itertools.cycle((*SOURCE_COLOURS, PRIMITIVE_COLOUR)), strict=False))
+LABELS = {name: method.label for name, method in ALL_METHODS.items()}
 
 
 def draw_study(runs: Sequence[Run], folder: Path) -> Iterator[str]:
@@ -36,9 +38,11 @@ def draw_study(runs: Sequence[Run], folder: Path) -> Iterator[str]:
         group.setdefault(config["method"], []).append(run)
     for (observation, task, preset), methods in groups.items():
         name = f"{task}_{observation}_{preset}"
-        curves = {method: _curves(found) for method, found in methods.items()}
-        yield str(save(_draw_curves(curves, task, preset), folder / "figures" / f"figure10_{name}.png"))
-        table = _table(curves)
+        curves = {method: columns_of(found) for method, found in methods.items()}
+        title = f"Target task {task}, preset {preset}"
+        figure = draw_curves(curves, LABELS, plan(*TASKS[task]).optimum(), title)
+        yield str(save(figure, folder / "figures" / f"figure10_{name}.png"))
+        table = steps_table(curves, LABELS)
         (folder / "figures" / f"table_{name}.md").write_text("\n".join([*table, ""]))
         yield from ("", f"Task {task}, {observation}, preset {preset}:", *table, "")
         if "caps" in methods:
@@ -50,26 +54,38 @@ def _best(runs: Sequence[Run]) -> Run:
     return max(runs, key=lambda run: read_rows(run.curve)[-1]["share"])
 
 
-def _curves(runs: Sequence[Run]) -> dict[str, np.ndarray]:
-    """The columns of the curves of several seeds, each of shape (seeds, evaluations)."""
+def columns_of(runs: Sequence[Run]) -> dict[str, np.ndarray]:
+    """
+    :param runs: of several seeds
+    :return: the columns of their curves, each of shape (seeds, evaluations)
+    """
     tables = [read_rows(run.curve) for run in runs]
     length = min(len(table) for table in tables)
     return {name: np.array([[row[name] for row in table[:length]] for table in tables]) for name in tables[0][0]}
 
 
-def _draw_curves(curves: dict[str, dict[str, np.ndarray]], task: str, preset: str) -> Any:
-    """Figure 10: the mean discounted reward of each method, with 95% intervals over seeds."""
+def draw_curves(curves: Curves, labels: dict[str, str], optimum: float, title: str) -> Any:
+    """
+    Figure 10: the mean discounted reward of each method, with 95% intervals over seeds.
+
+    :param curves: the columns of each method
+    :param labels: what to call the methods; each has its colour, whichever of them are drawn
+    :param optimum: the exact one
+    :param title: of the figure
+    :return: the figure
+    """
+    colours = dict(zip(labels, itertools.cycle((*SOURCE_COLOURS, PRIMITIVE_COLOUR)), strict=False))
     figure, axes = new_figure(7.5, 4.5)
     ax = axes[0, 0]
     for method, columns in curves.items():
         steps, values = columns["steps"][0] / 1000, columns["evaluated"]
         mean, half = values.mean(axis=0), interval(values)
-        ax.plot(steps, mean, label=ALL_METHODS[method].label, color=COLOURS[method], linewidth=1.6)
-        ax.fill_between(steps, mean - half, mean + half, color=COLOURS[method], alpha=0.15, linewidth=0)
-    ax.axhline(plan(*TASKS[task]).optimum(), color="black", linestyle=":", linewidth=1, label="exact optimum")
+        ax.plot(steps, mean, label=labels[method], color=colours[method], linewidth=1.6)
+        ax.fill_between(steps, mean - half, mean + half, color=colours[method], alpha=0.15, linewidth=0)
+    ax.axhline(optimum, color="black", linestyle=":", linewidth=1, label="exact optimum")
     ax.set_xlabel("thousand environment steps")
     ax.set_ylabel("mean discounted reward of an episode")
-    ax.set_title(f"Target task {task}, preset {preset}", fontsize=10)
+    ax.set_title(title, fontsize=10)
     ax.set_ylim(bottom=0)
     ax.spines[["top", "right"]].set_visible(False)
     ax.legend(fontsize=8, frameon=False)
@@ -98,8 +114,14 @@ def steps_to(steps: np.ndarray, shares: np.ndarray, wanted: float) -> float:
     return float(steps[np.argmax(shares >= wanted)]) if (shares >= wanted).any() else np.inf
 
 
-def _table(curves: dict[str, dict[str, np.ndarray]]) -> list[str]:
-    """Medians over seeds; how many seeds got there; what is left of it in the last fifth of a run."""
+def steps_table(curves: Curves, labels: dict[str, str]) -> list[str]:
+    """
+    Medians over seeds; how many seeds got there; what is left of it in the last fifth of a run.
+
+    :param curves: the columns of each method
+    :param labels: what to call the methods
+    :return: the lines of a table
+    """
     header = [*(f"steps to {share:.0%}" for share in SHARES), "end (mean of last fifth)", "lowest of it", "minutes"]
     lines = [f"| method | seeds | {' | '.join(header)} |", "| --- " * (len(header) + 2) + "|"]
     for method, columns in curves.items():
@@ -113,5 +135,5 @@ def _table(curves: dict[str, dict[str, np.ndarray]]) -> list[str]:
         last = shares[:, -max(shares.shape[1] // 5, 1) :]
         minutes = columns["seconds"][:, -1].mean() / 60
         cells += [f"{last.mean():.1%}", f"{last.min():.1%}", f"{minutes:.1f}"]
-        lines.append(f"| {ALL_METHODS[method].label} | {len(shares)} | {' | '.join(cells)} |")
+        lines.append(f"| {labels[method]} | {len(shares)} | {' | '.join(cells)} |")
     return lines

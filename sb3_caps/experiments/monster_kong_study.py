@@ -152,7 +152,7 @@ def execute(run: Run) -> dict[str, Any]:
     config = run.config
     setting, goal = TASKS[config["task"]]
     settings = SETTINGS[config["preset"]]
-    env = MonsterKongVecEnv(settings.n_envs, setting, goal, config["observation"])
+    env = MonsterKongVecEnv(settings.n_envs, setting, goal, config["observation"], settings.horizon)
     evaluate: ExactEvaluation | PlayedEvaluation
     if config["observation"] == "features":
         evaluate = ExactEvaluation(setting, goal)

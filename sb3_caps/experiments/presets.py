@@ -10,6 +10,7 @@ from stable_baselines3.dqn import DQN
 
 from sb3_caps import CAPS, OPSTL, PRQL
 from sb3_caps.envs.monster_kong import TARGETS
+from sb3_caps.envs.monster_kong.env import HORIZON
 
 ALGORITHMS: dict[str, type[OffPolicyAlgorithm]] = {"CAPS": CAPS, "DQN": DQN, "PRQL": PRQL, "OPSTL": OPSTL}
 # The paper's target tasks: setting and goal
@@ -31,6 +32,7 @@ class Settings:
     :param common: arguments of every method
     :param only: arguments of one algorithm alone, by its name
     :param network: the hidden layers for features
+    :param horizon: after how many steps an episode of learning is truncated (those of evaluation always have 1200)
     """
 
     n_envs: int
@@ -39,6 +41,7 @@ class Settings:
     common: dict[str, Any]
     only: dict[str, dict[str, Any]] = field(default_factory=dict)
     network: tuple[int, ...] = (128, 128)
+    horizon: int = HORIZON
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,8 @@ PAPER = Settings(
 
 RECOMMENDED = Settings(
     n_envs=16,
+    # More episodes start in more places: what lies between has to be seen once, not walked in one go
+    horizon=100,
     epoch=12_500,
     steps={"features": 300_000, "pixels": 200_000},
     common={
@@ -92,13 +97,14 @@ RECOMMENDED = Settings(
         "gamma": 0.99,
         "train_freq": 1,
         "gradient_steps": 4,
-        "exploration_fraction": 0.3,
+        "exploration_fraction": 0.35,
         "exploration_final_eps": 0.05,
     },
     only={
         "CAPS": {
             "initial_termination": 0.12,
-            "target_termination": LinearSchedule(0.12, 0.25, 0.7),
+            "initial_value": 0.0,
+            "target_termination": LinearSchedule(0.12, 0.25, 0.8),
             "sequence_length": 16,
             "option_weights": 1 / 3,
             "greedy_temperature": 0.02,

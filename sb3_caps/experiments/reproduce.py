@@ -6,6 +6,7 @@ import importlib
 # name: (module with `add_arguments(parser)` and `run(args)`, one line of help)
 STUDIES = {
     "grid": ("sb3_caps.experiments.grid_study", "the tabular methods on grid navigation: Figures 1 to 7"),
+    "grid-networks": ("sb3_caps.experiments.grid_networks", "CAPS and DQN on grid navigation, with small networks"),
     "monster-kong": ("sb3_caps.experiments.monster_kong_study", "the deep methods on Monster Kong: Figures 8 to 11"),
 }
 
