@@ -23,8 +23,9 @@ from stable_baselines3 import DQN
 from stable_baselines3.common.base_class import BaseAlgorithm
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # type: ignore[import-untyped]
 
-from sb3_caps import CAPS, OPSTL, PRQL
+from sb3_caps import CAPS, OPSTL, PRQL, PiecewiseLinear
 from sb3_caps.cli import main
+from sb3_caps.experiments.presets import RECOMMENDED
 from sb3_caps.zoo import ALGORITHMS, find_config, make_source, register
 from sb3_caps.zoo.algorithms import convert_caps_params, sample_caps_params
 
@@ -32,7 +33,9 @@ HERE = "tests.test_zoo"
 QUICK = ["--eval-freq", "-1", "--seed", "1", "--verbose", "0", "--num-threads", "1"]
 CONFIGS = Path(__file__).parents[1] / "zoo_configs"
 # What rl_zoo3 takes out of an entry before the algorithm gets the rest.
-ZOO_KEYS = {"n_timesteps", "n_envs", "env_kwargs", "env_wrapper", "frame_stack", "callback", "normalize"}
+ZOO_KEYS = {"n_timesteps", "n_envs", "env_kwargs", "env_wrapper", "frame_stack", "callback", "normalize"} | {
+    "eval_env_kwargs"  # and what we do
+}
 
 
 def balance(observations: np.ndarray) -> np.ndarray:
@@ -89,6 +92,36 @@ def test_every_registry_has_our_algorithms() -> None:
                 found += 1
     assert found >= 8
     assert rl_zoo3.ALGOS["caps"] is CAPS
+
+
+@pytest.mark.parametrize(
+    ("algo", "algorithm"), [("caps", "CAPS"), ("dqn", "DQN"), ("prql", "PRQL"), ("ops_tl", "OPSTL")]
+)
+def test_cpu_entries_of_monster_kong_are_the_recommended_preset(algo: str, algorithm: str) -> None:
+    entry = yaml.safe_load((CONFIGS / f"{algo}.yml").read_text())["sb3_caps/MonsterKongG1-v0@cpu"]
+    wanted = RECOMMENDED.common | RECOMMENDED.only.get(algorithm, {})
+    assert entry["n_timesteps"] == RECOMMENDED.steps["features"]
+    assert (entry["n_envs"], entry["env_kwargs"]["horizon"]) == (RECOMMENDED.n_envs, RECOMMENDED.horizon)
+    for name, value in wanted.items():
+        if isinstance(entry[name], list):
+            schedule = PiecewiseLinear(entry[name], entry["n_timesteps"])
+            for remaining in (1.0, 0.5, 0.1, 0.0):
+                assert schedule(remaining) == pytest.approx(value(remaining)), name
+        else:
+            assert entry[name] == pytest.approx(value), name
+    extra = {"policy", "policy_kwargs", "source_policies", *ZOO_KEYS}
+    assert set(entry) - extra == set(wanted)
+
+
+def test_evaluation_may_have_arguments_of_its_own(folder: Path) -> None:
+    entry = {"policy": "MlpPolicy", "n_timesteps": 40, "env_kwargs": {"sutton_barto_reward": True}}
+    entry["eval_env_kwargs"] = {"sutton_barto_reward": False}
+    (folder / "own.yml").write_text(yaml.safe_dump({"CartPole-v1": entry}))
+    arguments = ["--env", "CartPole-v1", "-conf", "own.yml", "-f", "logs", "--eval-freq", "20", *QUICK[2:]]
+    assert main(["train", "--algo", "caps", *arguments]) == 0
+    # By Sutton and Barto an episode has the reward -1 when it ends, and by default 1 for every step
+    results = np.load(folder / "logs" / "caps" / "CartPole-v1_1" / "evaluations.npz")["results"]
+    assert results.min() >= 1
 
 
 def test_folders_are_those_of_rl_zoo3(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

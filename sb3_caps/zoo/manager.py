@@ -19,7 +19,7 @@ zoo_utils = require("rl_zoo3.utils", "zoo")
 exp_manager = require("rl_zoo3.exp_manager", "zoo")
 
 DATABASE_ATTEMPTS = 10
-SCHEDULES = ("learning_rate", "exploration_schedule")
+SCHEDULES = ("learning_rate", "exploration_schedule", "target_termination")
 
 
 class PolicyReuseManager(exp_manager.ExperimentManager):  # type: ignore[name-defined]
@@ -54,9 +54,10 @@ class PolicyReuseManager(exp_manager.ExperimentManager):  # type: ignore[name-de
 
     def read_hyperparameters(self) -> tuple[dict[str, Any], dict[str, Any]]:
         hyperparams, saved_hyperparams = self._read_variant()
+        own_eval_env_kwargs = hyperparams.pop("eval_env_kwargs", None)
         if self._eval_env_kwargs_args is None:
             # rl_zoo3 evaluates without the config's own `env_kwargs`
-            self.eval_env_kwargs = self.env_kwargs or hyperparams.get("env_kwargs", {})
+            self.eval_env_kwargs = self.env_kwargs or own_eval_env_kwargs or hyperparams.get("env_kwargs", {})
         if self.optimize_hyperparameters or self.trial_id is not None:
             # Exploration is tuned by its numbers: a schedule would make these count for nothing
             hyperparams.pop("exploration_schedule", None)
