@@ -1,5 +1,6 @@
 """Steps of training: option values by replay, terminations online, against independent computations."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -184,6 +185,30 @@ def test_initial_value_in_all_states_and_both_networks() -> None:
         assert network(observations).unique().tolist() == [0.25]
     # Hidden layers are random all the same: states can be told apart as soon as something is learned
     assert len(model.policy.hidden(observations).unique(dim=0)) == 10
+
+
+def test_predict_acts_by_the_average_of_the_network(tmp_path: Path) -> None:
+    env = make_vec_env(Corridor, n_envs=2, seed=0)
+    model = CAPS("MlpPolicy", env, learning_starts=20, train_freq=1, learning_rate=0.01, averaging=0.25, seed=0)
+    average = model.policy.q_net_average
+    assert average is not None
+    expected = model.q_net.state_dict()["q_net.0.weight"].clone()
+    for step in range(1, 31):
+        before = model.q_net.state_dict()["q_net.0.weight"].clone()
+        model.learn(2, reset_num_timesteps=step == 1)
+        # The average follows in the step, the network learns after it
+        expected = 0.75 * expected + 0.25 * before
+    th.testing.assert_close(average.state_dict()["q_net.0.weight"], expected)
+    assert not th.allclose(model.q_net.state_dict()["q_net.0.weight"], expected, atol=1e-3)
+
+    with th.no_grad():
+        for layer, best in ((average.q_net[-1], 2), (model.q_net.q_net[-1], 1)):
+            assert isinstance(layer, th.nn.Linear)
+            layer.bias.copy_(100.0 * th.eye(3)[best])
+    observations = np.eye(10, dtype=np.float32)
+    assert model.predict(observations, deterministic=True)[0].tolist() == [2] * 10
+    model.save(tmp_path / "model")
+    assert CAPS.load(tmp_path / "model").predict(observations, deterministic=True)[0].tolist() == [2] * 10
 
 
 def test_target_network_follows_softly() -> None:

@@ -1,7 +1,7 @@
 """Context-Aware Policy Reuse."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, TypeVar, get_args
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch as th
@@ -10,8 +10,10 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.noise import ActionNoise
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
-from stable_baselines3.common.utils import FloatSchedule
+from stable_baselines3.common.utils import FloatSchedule, polyak_update
 
+from sb3_caps.caps.arguments import check_arguments
+from sb3_caps.caps.choices import choose
 from sb3_caps.caps.policies import CAPSPolicy, CnnPolicy, Execution, MlpPolicy, MultiInputPolicy, OptionState
 from sb3_caps.caps.targets import option_targets
 from sb3_caps.common.base import PolicyReuseAlgorithm
@@ -95,6 +97,8 @@ class CAPS(PolicyReuseAlgorithm):
         β that options end by. Low values keep the values of options apart, high ones make them exact.
     :param initial_value: The value that all options start with in all states, None for random ones as in DQN. Where
         rewards are rare, random values lead exploration astray for as long as no reward corrects them.
+    :param averaging: How far a running average of the network follows it in each step of the environments, for
+        ``predict`` to act by: it is steadier than the network; None to act by the network itself
     :param _init_setup_model: Whether or not to build the network at the creation of the instance
     """
 
@@ -148,6 +152,7 @@ class CAPS(PolicyReuseAlgorithm):
         target_termination: float | Schedule | None = None,
         interruption_margin: float = 0.0,
         initial_value: float | None = None,
+        averaging: float | None = None,
         _init_setup_model: bool = True,
     ) -> None:
         super().__init__(
@@ -190,6 +195,7 @@ class CAPS(PolicyReuseAlgorithm):
         self.target_termination = target_termination
         self.interruption_margin = interruption_margin
         self.initial_value = initial_value
+        self.averaging = averaging
         self._target_schedule = target_termination
         # Active options and the states of recurrent sources, as `predict` takes them
         self._last_options: OptionState | None = None
@@ -206,45 +212,15 @@ class CAPS(PolicyReuseAlgorithm):
             "execution": self.execution,
             "interruption_margin": self.interruption_margin,
             "initial_value": self.initial_value,
+            "averaged": self.averaging is not None,
         }
 
     def _buffer_arguments(self) -> dict[str, Any]:
         return {"n_options": len(self.options), "sequence_length": self.sequence_length}
 
     def _check_arguments(self) -> None:
-        if self.n_steps != 1:
-            raise ValueError(f"n_steps must be 1, not {self.n_steps}: CAPS has sequence_length for longer backups.")
-        if self.termination is not None and not 0 <= self.termination <= 1:
-            raise ValueError(f"termination must be None or a probability from 0 to 1, not {self.termination}.")
-        starts = np.array(self.initial_termination)
-        if starts.size not in (1, 2) or starts.min() <= 0 or starts.max() >= 1:
-            raise ValueError(
-                "initial_termination must be one probability between 0 and 1, or a pair of them for sources and "
-                f"primitives, not {self.initial_termination} (see termination for a fixed one)."
-            )
-        if not 1 <= self.sequence_length <= self.batch_size:
-            raise ValueError(
-                f"sequence_length must be from 1 to batch_size ({self.batch_size}), which counts the steps of all "
-                f"sequences, not {self.sequence_length}."
-            )
-        if self.greedy_temperature < 0:
-            raise ValueError(f"greedy_temperature must not be negative, but is {self.greedy_temperature}.")
-        if self.execution not in get_args(Execution):
-            raise ValueError(f"execution must be one of {get_args(Execution)}, not {self.execution!r}.")
-        if not issubclass(self.replay_buffer_class or OptionReplayBuffer, OptionReplayBuffer):
-            raise ValueError(f"replay_buffer_class must be an OptionReplayBuffer, not {self.replay_buffer_class}.")
-        self._check_what_beta_is_for()
+        check_arguments(self)
         self._exploration_weights = self.options.normalized(self.option_weights)
-
-    def _check_what_beta_is_for(self) -> None:
-        if isinstance(self.target_termination, (int, float)) and not 0 <= self.target_termination <= 1:
-            raise ValueError(f"target_termination must be a probability from 0 to 1, not {self.target_termination}.")
-        if None not in (self.target_termination, self.termination):
-            raise ValueError("Pass termination, which fixes β everywhere, or target_termination, not both.")
-        if not 0 <= self.interruption_margin < 1:
-            raise ValueError(f"interruption_margin must be a share from 0 to below 1, not {self.interruption_margin}.")
-        if self.interruption_margin > 0 and self.execution != "interrupting":
-            raise ValueError('interruption_margin needs execution="interrupting".')
 
     def _setup_learn(
         self,
@@ -297,7 +273,7 @@ class CAPS(PolicyReuseAlgorithm):
             if self.greedy_temperature > 0:
                 # Gumbel noise makes the greedy choice a draw from the softmax of the values
                 values = values + np.random.gumbel(scale=self.greedy_temperature, size=values.shape)
-            active = np.where(ends, self.policy.choose(values, epsilon, self._exploration_weights), active)
+            active = np.where(ends, choose(values, epsilon, self._exploration_weights), active)
 
         option_actions, source_states = self.options.actions(self._emitted_observations(), source_states, starts)
         actions = option_actions[envs, active]
@@ -305,6 +281,12 @@ class CAPS(PolicyReuseAlgorithm):
         self._last_options = (active, source_states)
         self._statistics.add_step(active, n_ends, agreements, beta)
         return actions, OptionActions(actions, active, agreements)
+
+    def _on_step(self) -> None:
+        super()._on_step()
+        if self.averaging is not None:
+            assert self.policy.q_net_average is not None
+            polyak_update(self.q_net.parameters(), self.policy.q_net_average.parameters(), self.averaging)
 
     def _step_terminations(self, hidden: np.ndarray, values: np.ndarray, options: np.ndarray) -> None:
         """

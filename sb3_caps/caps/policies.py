@@ -1,6 +1,7 @@
 """The networks of CAPS: option values Q_O, and the terminations β on their last hidden layer."""
 
 from collections.abc import Callable
+from copy import deepcopy
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -19,6 +20,7 @@ from stable_baselines3.dqn.policies import DQNPolicy, QNetwork
 from torch import nn
 from torch.nn.modules.conv import _ConvNd
 
+from sb3_caps.caps.choices import choose, to_interrupt
 from sb3_caps.common.batches import channels_last, distinct_rows, part, with_batch_axis
 from sb3_caps.common.networks import ArrayNetwork, as_inputs, feature_layers, runs_as_arrays, sigmoid
 from sb3_caps.common.options import OptionSet
@@ -70,6 +72,7 @@ class CAPSPolicy(DQNPolicy):
         also ends where another option has a higher value (``"interrupting"``); only ``predict`` looks at it
     :param interruption_margin: How much higher, as a share of it
     :param initial_value: The value that all options start with in all states, None for random ones as in DQN
+    :param averaged: Whether ``predict`` acts by a running average of the network, which the algorithm keeps up to date
     """
 
     termination_net: nn.Linear
@@ -88,6 +91,7 @@ class CAPSPolicy(DQNPolicy):
         execution: Execution = "call-and-return",
         interruption_margin: float = 0.0,
         initial_value: float | None = None,
+        averaged: bool = False,
         **kwargs: Any,
     ) -> None:
         self.termination_learning_rate = termination_learning_rate
@@ -96,6 +100,7 @@ class CAPSPolicy(DQNPolicy):
         self.execution = execution
         self.interruption_margin = interruption_margin
         self.initial_value = initial_value
+        self.averaged = averaged
         self.options = options if options is not None else OptionSet(None, observation_space, action_space)
         super().__init__(observation_space, action_space, lr_schedule, *args, **kwargs)
         # Where a pass is all overhead, one more costs as much as the first: not so with convolutions
@@ -129,6 +134,7 @@ class CAPSPolicy(DQNPolicy):
                 self.q_net_target.load_state_dict(self.q_net.state_dict())
             self.termination_net.weight.zero_()
             self.termination_net.bias.copy_(th.as_tensor(start, dtype=th.float32))
+        self.q_net_average = deepcopy(self.q_net).requires_grad_(False) if self.averaged else None
         # Its gradient has a closed form (Equation 2), see `step_terminations`: the optimizer keeps its learning rate,
         # with which it is saved, but SGD.step would take longer than the network
         self.termination_net.requires_grad_(False)
@@ -307,10 +313,7 @@ class CAPSPolicy(DQNPolicy):
         """
         self.set_training_mode(False)
         obs_tensor, vectorized = self.obs_to_tensor(observation)
-        with th.no_grad():
-            hidden = self.hidden(obs_tensor)
-            values = self.values(hidden).cpu().numpy()
-            beta = self.terminations(hidden).cpu().numpy()
+        values, beta = self.values_and_terminations(obs_tensor)
         envs = np.arange(len(values))
         starts = np.zeros(len(envs), dtype=bool) if episode_start is None else np.asarray(episode_start, dtype=bool)
         if state is None:
@@ -322,8 +325,8 @@ class CAPSPolicy(DQNPolicy):
         # `random() < β` never holds at β = 0 and always at β = 1; at 0.5 a deterministic option does end
         ends = starts | (beta[envs, active] >= threshold if deterministic else threshold < beta[envs, active])
         if self.execution == "interrupting":
-            ends |= self.worse(values)[envs, active]
-        active = np.where(ends, self.choose(values, epsilon), active)
+            ends |= to_interrupt(values, self.interruption_margin)[envs, active]
+        active = np.where(ends, choose(values, epsilon), active)
 
         batch = observation if vectorized else with_batch_axis(observation)
         emitted = self.options.as_emitted(batch, normalized=True)
@@ -331,29 +334,15 @@ class CAPSPolicy(DQNPolicy):
         taken = actions[envs, active]
         return (taken if vectorized else taken[0]), (active, source_states)
 
-    def worse(self, values: np.ndarray) -> np.ndarray:
-        """:return: which options to interrupt in each state, from values of shape (states, options)"""
-        best = values.max(axis=1, keepdims=True)
-        return values < best - self.interruption_margin * np.abs(best)
-
-    def choose(self, values: np.ndarray, epsilon: float, weights: np.ndarray | None = None) -> np.ndarray:
+    def values_and_terminations(self, obs: PyTorchObs) -> tuple[np.ndarray, np.ndarray]:
         """
-        Choose an option for each environment, ε-greedily and each on its own.
-
-        :param values: Q_O(s, o), of shape (environments, options)
-        :param epsilon: probability to draw the option at random
-        :param weights: probabilities of that draw, None for uniform
-        :return: an option for each environment
+        :param obs: Observations
+        :return: the option values and the terminations that ``predict`` acts by, each of shape (states, options)
         """
-        greedy = values.argmax(axis=1)
-        if epsilon <= 0.0:
-            return greedy
-        n_envs, n_options = values.shape
-        if weights is None:
-            drawn = np.random.randint(n_options, size=n_envs)
-        else:
-            drawn = np.random.choice(n_options, size=n_envs, p=weights)
-        return np.where(np.random.random(n_envs) < epsilon, drawn, greedy)
+        with th.no_grad():
+            hidden = self.hidden(obs)
+            values = self.values(hidden) if self.q_net_average is None else self.q_net_average(obs)
+            return values.cpu().numpy(), self.terminations(hidden).cpu().numpy()
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
         data = super()._get_constructor_parameters()
@@ -365,6 +354,7 @@ class CAPSPolicy(DQNPolicy):
             execution=self.execution,
             interruption_margin=self.interruption_margin,
             initial_value=self.initial_value,
+            averaged=self.averaged,
         )
         return data
 

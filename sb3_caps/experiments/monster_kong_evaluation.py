@@ -8,6 +8,7 @@ import torch as th
 from stable_baselines3.common.base_class import BaseAlgorithm
 
 from sb3_caps.caps import CAPS
+from sb3_caps.caps.choices import to_interrupt
 from sb3_caps.envs.monster_kong.env import HORIZON
 from sb3_caps.envs.monster_kong.observations import FeatureObserver, observer
 from sb3_caps.envs.monster_kong.planner import plan
@@ -61,12 +62,20 @@ class ExactEvaluation:
         :param model: a DQN, or a CAPS that executes its options as ``model.execution`` says
         :return: an episode from each start, in the order of ``plan.starts``
         """
+        return self.follow(*self._tables(model))
+
+    def follow(self, greedy: np.ndarray, ends: np.ndarray, actions: np.ndarray) -> Outcome:
+        """
+        :param greedy: for each state, the option that is chosen there
+        :param ends: for each state and option, whether the option ends there
+        :param actions: for each state and option, the action it takes
+        :return: an episode from each start
+        """
         table = self.plan.table
         reached = table.reached(self.plan.goal)
         ended = reached | table.spiked
         states, running = self.plan.starts.astype(np.int64), np.arange(len(self.plan.starts))
         lengths, won = np.full(len(states), self.horizon), np.zeros(len(states), dtype=bool)
-        greedy, ends, actions = self._tables(model)
         active = greedy[states]
         for step in range(1, self.horizon + 1):
             states = table.successors[states, actions[states, active]]
@@ -82,14 +91,13 @@ class ExactEvaluation:
     def _tables(self, model: BaseAlgorithm) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """For all states: the greedy option, and of each option whether it ends there and the action it takes."""
         observations = model.policy.obs_to_tensor(self.observations)[0]
+        if isinstance(model, CAPS):
+            values, beta = model.policy.values_and_terminations(observations)
+            ends = beta >= 0.5
+            if model.execution == "interrupting":
+                ends |= to_interrupt(values, model.interruption_margin)
+            return values.argmax(axis=1), ends, self._actions_of(model)
         with th.no_grad():
-            if isinstance(model, CAPS):
-                hidden = model.policy.hidden(observations)
-                values = model.policy.values(hidden).cpu().numpy()
-                ends = np.asarray(model.policy.terminations(hidden).cpu()) >= 0.5
-                if model.execution == "interrupting":
-                    ends |= model.policy.worse(values)
-                return values.argmax(axis=1), ends, self._actions_of(model)
             values = model.policy.q_net(observations).cpu().numpy()  # type: ignore[operator]
         actions = np.broadcast_to(np.arange(values.shape[1]), values.shape)
         return values.argmax(axis=1), np.ones(values.shape, dtype=bool), actions

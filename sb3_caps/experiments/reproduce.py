@@ -8,6 +8,10 @@ STUDIES = {
     "grid": ("sb3_caps.experiments.grid_study", "the tabular methods on grid navigation: Figures 1 to 7"),
     "grid-networks": ("sb3_caps.experiments.grid_networks", "CAPS and DQN on grid navigation, with small networks"),
     "monster-kong": ("sb3_caps.experiments.monster_kong_study", "the deep methods on Monster Kong: Figures 8 to 11"),
+    "monster-kong-analysis": (
+        "sb3_caps.experiments.monster_kong_analysis",
+        "what the study's settings rest on: exact option values under noise, and what random options see",
+    ),
 }
 
 

@@ -1,0 +1,33 @@
+"""Which option to choose, and which to interrupt, by option values of shape (states, options)."""
+
+import numpy as np
+
+
+def choose(values: np.ndarray, epsilon: float, weights: np.ndarray | None = None) -> np.ndarray:
+    """
+    Choose an option for each environment, ε-greedily and each on its own.
+
+    :param values: Q_O(s, o) in the state of each environment
+    :param epsilon: probability to draw the option at random
+    :param weights: probabilities of that draw, None for uniform
+    :return: an option for each environment
+    """
+    greedy = values.argmax(axis=1)
+    if epsilon <= 0.0:
+        return greedy
+    n_envs, n_options = values.shape
+    if weights is None:
+        drawn = np.random.randint(n_options, size=n_envs)
+    else:
+        drawn = np.random.choice(n_options, size=n_envs, p=weights)
+    return np.where(np.random.random(n_envs) < epsilon, drawn, greedy)
+
+
+def to_interrupt(values: np.ndarray, margin: float) -> np.ndarray:
+    """
+    :param values: Q_O(s, o)
+    :param margin: how much higher the value of another option must be, as a share of it
+    :return: which options to interrupt in each state
+    """
+    best = values.max(axis=1, keepdims=True)
+    return values < best - margin * np.abs(best)

@@ -1,0 +1,52 @@
+"""The numbers that the study's settings rest on, against the planner and the rule itself."""
+
+import numpy as np
+import pytest
+
+from sb3_caps.envs.monster_kong.planner import plan
+from sb3_caps.experiments.monster_kong_analysis import coverage, exact_option_values, noise_table, option_actions
+
+# Two floors and four objects, so that there are three sources
+SMALL = """
+############
+#.P......D.#
+####HH######
+#...HH.....#
+#.B.HH...C.#
+############
+"""
+
+
+def test_options_that_always_end_have_the_planners_values() -> None:
+    solution = plan(SMALL, "princess")
+    values = exact_option_values(SMALL, "princess", beta=1.0)
+    alive = ~solution.table.spiked & ~solution.table.reached("princess")
+    np.testing.assert_allclose(values.max(axis=1)[alive], solution.values()[alive], atol=1e-4)
+
+
+def test_option_values_satisfy_the_rule_in_every_state() -> None:
+    beta, gamma = 0.25, 0.9
+    values = exact_option_values(SMALL, "gem", beta, gamma)
+    table, actions = plan(SMALL, "gem").table, option_actions(SMALL, "gem")
+    assert actions.shape == (len(table), 9)
+    reached = table.reached("gem")
+    for state in np.random.default_rng(0).integers(len(table), size=200):
+        for option in range(9):
+            after = table.successors[state, actions[state, option]]
+            # Algorithm 2: r + γ [(1 - β) Q_O(s', o) + β max Q_O(s', ·)]
+            expected = 1.0
+            if not reached[after]:
+                expected = gamma * ((1 - beta) * values[after, option] + beta * values[after].max())
+            assert values[state, option] == pytest.approx(expected, abs=1e-4)
+
+
+def test_exact_values_lead_to_the_goal_and_noise_is_told() -> None:
+    lines = list(noise_table(SMALL, ["coin"]))
+    first_row = next(line for line in lines if line.startswith("| coin | 1.0 |"))
+    assert first_row.split(" | ")[2].startswith("100%, ")
+
+
+def test_more_steps_see_more_and_never_more_than_all() -> None:
+    shares = [coverage(SMALL, "diamond", horizon=50, weight=1.0, steps=steps, seed=3) for steps in (64, 640, 64_000)]
+    assert 0 <= shares[0] <= shares[1] < shares[2] <= 1 + 1e-4
+    assert shares[2] > 0.9
