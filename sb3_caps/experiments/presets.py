@@ -104,12 +104,13 @@ RECOMMENDED = Settings(
         "CAPS": {
             "initial_termination": 0.12,
             "initial_value": 0.0,
-            "target_termination": LinearSchedule(0.12, 0.25, 0.8),
+            "target_termination": LinearSchedule(0.12, 0.2, 0.8),
             "sequence_length": 16,
             "option_weights": 1 / 3,
             "greedy_temperature": 0.02,
             "execution": "interrupting",
-            "interruption_margin": 0.01,
+            "interruption_margin": 0.03,
+            "averaging": 0.003,
         },
         # By π-reuse alone nothing is found here: it explores as the others do, too
         "PRQL": {"exploration_initial_eps": 1.0},
