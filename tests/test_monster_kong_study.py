@@ -143,6 +143,40 @@ def test_half_a_checkpoint_does_not_count(tmp_path: Path) -> None:
     assert newest.name == "checkpoint_1200"
 
 
+def _write_process_id_and_wait(run: Run) -> dict[str, Any]:
+    (run.folder / "process").write_text(str(os.getpid()))
+    time.sleep(120)
+    return {}
+
+
+def _alive(process_id: int) -> bool:
+    try:
+        os.kill(process_id, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_processes_end_with_a_study_that_is_killed(tmp_path: Path) -> None:
+    script = (
+        "from pathlib import Path; from sb3_caps.experiments.runner import Run, run_missing;"
+        "from tests.test_monster_kong_study import _write_process_id_and_wait as wait;"
+        f"run_missing([Run(Path({str(tmp_path)!r}) / name, {{}}, 1) for name in 'ab'], wait, jobs=2)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.DEVNULL)
+    files = [tmp_path / name / "process" for name in "ab"]
+    deadline = time.monotonic() + 120
+    while not all(file.is_file() and file.read_text() for file in files) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    workers = [int(file.read_text()) for file in files]
+    # The study alone, not its group
+    process.kill()
+    process.wait()
+    while any(map(_alive, workers)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not any(map(_alive, workers))
+
+
 def test_a_killed_study_is_resumed_without_repeating_a_finished_run(tmp_path: Path) -> None:
     given = ["--results", str(tmp_path), "--task", "g2", "--method", "dqn", "caps", "--seeds", "0", "--jobs", "1"]
     given += ["--steps", "2400"]

@@ -1,12 +1,16 @@
 """Runs of a study: what is missing is run, in parallel processes or on a cluster, and every run leaves its record."""
 
 import json
+import multiprocessing
+import os
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -112,8 +116,24 @@ def _write_record(run: Run, command: Sequence[str]) -> None:
         file.write((" ".join(command) + "\n").encode())
 
 
+@cache
+def _leave_with_the_study() -> None:
+    """A process whose study was killed must not go on beside the study that resumes the run."""
+    if not multiprocessing.current_process().name.startswith("Loky"):
+        return
+    study = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == study:
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
 def _guarded(execute: Callable[[Run], dict[str, Any]], run: Run) -> str | None:
     """One run that fails must not stop the others."""
+    _leave_with_the_study()
     # Runs are many and networks small: one thread for each, whatever torch would take
     require("torch", "experiments").set_num_threads(1)
     try:
