@@ -178,15 +178,6 @@ def test_initial_termination_of_sources_and_primitives() -> None:
     th.testing.assert_close(beta, th.tensor([[0.1, 0.9, 0.9, 0.9]]).expand(5, 4))
 
 
-def test_initial_value_in_all_states_and_both_networks() -> None:
-    model = CAPS("MlpPolicy", Corridor(), source_policies=SOURCES, initial_value=0.25, seed=0)
-    observations = th.eye(10)
-    for network in (model.q_net, model.q_net_target):
-        assert network(observations).unique().tolist() == [0.25]
-    # Hidden layers are random all the same: states can be told apart as soon as something is learned
-    assert len(model.policy.hidden(observations).unique(dim=0)) == 10
-
-
 def test_predict_acts_by_the_average_of_the_network(tmp_path: Path) -> None:
     env = make_vec_env(Corridor, n_envs=2, seed=0)
     model = CAPS("MlpPolicy", env, learning_starts=20, train_freq=1, learning_rate=0.01, averaging=0.25, seed=0)

@@ -95,8 +95,6 @@ class CAPS(PolicyReuseAlgorithm):
         one and the same option, chosen again and again, would keep exploration in one place.
     :param target_termination: β in the targets alone, a number or a function of the remaining progress; None for the
         β that options end by. Low values keep the values of options apart, high ones make them exact.
-    :param initial_value: The value that all options start with in all states, None for random ones as in DQN. Where
-        rewards are rare, random values lead exploration astray for as long as no reward corrects them.
     :param averaging: How far a running average of the network follows it in each step of the environments, for
         ``predict`` to act by: it is steadier than the network; None to act by the network itself
     :param _init_setup_model: Whether or not to build the network at the creation of the instance
@@ -151,7 +149,6 @@ class CAPS(PolicyReuseAlgorithm):
         greedy_temperature: float = 0.0,
         target_termination: float | Schedule | None = None,
         interruption_margin: float = 0.0,
-        initial_value: float | None = None,
         averaging: float | None = None,
         _init_setup_model: bool = True,
     ) -> None:
@@ -194,7 +191,6 @@ class CAPS(PolicyReuseAlgorithm):
         self.greedy_temperature = greedy_temperature
         self.target_termination = target_termination
         self.interruption_margin = interruption_margin
-        self.initial_value = initial_value
         self.averaging = averaging
         self._target_schedule = target_termination
         # Active options and the states of recurrent sources, as `predict` takes them
@@ -211,7 +207,6 @@ class CAPS(PolicyReuseAlgorithm):
             "termination_learning_rate": self.termination_learning_rate,
             "execution": self.execution,
             "interruption_margin": self.interruption_margin,
-            "initial_value": self.initial_value,
             "averaged": self.averaging is not None,
         }
 

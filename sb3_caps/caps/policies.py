@@ -71,7 +71,6 @@ class CAPSPolicy(DQNPolicy):
     :param execution: Whether an active option runs until it terminates (``"call-and-return"``) or
         also ends where another option has a higher value (``"interrupting"``); only ``predict`` looks at it
     :param interruption_margin: How much higher, as a share of it
-    :param initial_value: The value that all options start with in all states, None for random ones as in DQN
     :param averaged: Whether ``predict`` acts by a running average of the network, which the algorithm keeps up to date
     """
 
@@ -90,7 +89,6 @@ class CAPSPolicy(DQNPolicy):
         termination_learning_rate: float = 0.00025,
         execution: Execution = "call-and-return",
         interruption_margin: float = 0.0,
-        initial_value: float | None = None,
         averaged: bool = False,
         **kwargs: Any,
     ) -> None:
@@ -99,7 +97,6 @@ class CAPSPolicy(DQNPolicy):
         self.termination = termination
         self.execution = execution
         self.interruption_margin = interruption_margin
-        self.initial_value = initial_value
         self.averaged = averaged
         self.options = options if options is not None else OptionSet(None, observation_space, action_space)
         super().__init__(observation_space, action_space, lr_schedule, *args, **kwargs)
@@ -128,10 +125,6 @@ class CAPSPolicy(DQNPolicy):
         beta = np.broadcast_to(self.initial_termination, 2)
         start = np.repeat(np.log(beta / (1 - beta)), [self.options.n_sources, self.options.n_actions])
         with th.no_grad():
-            if self.initial_value is not None:
-                values.weight.zero_()
-                values.bias.fill_(self.initial_value)
-                self.q_net_target.load_state_dict(self.q_net.state_dict())
             self.termination_net.weight.zero_()
             self.termination_net.bias.copy_(th.as_tensor(start, dtype=th.float32))
         self.q_net_average = deepcopy(self.q_net).requires_grad_(False) if self.averaged else None
@@ -353,7 +346,6 @@ class CAPSPolicy(DQNPolicy):
             termination_learning_rate=self.termination_learning_rate,
             execution=self.execution,
             interruption_margin=self.interruption_margin,
-            initial_value=self.initial_value,
             averaged=self.averaged,
         )
         return data

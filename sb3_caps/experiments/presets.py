@@ -103,7 +103,6 @@ RECOMMENDED = Settings(
     only={
         "CAPS": {
             "initial_termination": 0.12,
-            "initial_value": 0.0,
             "target_termination": LinearSchedule(0.12, 0.2, 0.8),
             "sequence_length": 16,
             "option_weights": 1 / 3,
