@@ -86,7 +86,8 @@ def draw_curves(curves: Curves, labels: dict[str, str], optimum: float, title: s
     ax.set_xlabel("thousand environment steps")
     ax.set_ylabel("mean discounted reward of an episode")
     ax.set_title(title, fontsize=10)
-    ax.set_ylim(bottom=0)
+    # The interval of two or three seeds reaches far beyond what is possible
+    ax.set_ylim(0, 1.25 * optimum)
     ax.spines[["top", "right"]].set_visible(False)
     ax.legend(fontsize=8, frameon=False)
     return figure
