@@ -6,8 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch as th
+from gymnasium import spaces
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.logger import configure
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from torch.nn import functional as F
 
 from sb3_caps import CAPS, PiecewiseLinear
@@ -200,6 +202,38 @@ def test_predict_acts_by_the_average_of_the_network(tmp_path: Path) -> None:
     assert model.predict(observations, deterministic=True)[0].tolist() == [2] * 10
     model.save(tmp_path / "model")
     assert CAPS.load(tmp_path / "model").predict(observations, deterministic=True)[0].tolist() == [2] * 10
+
+
+class NormedFeatures(BaseFeaturesExtractor):
+    """Features with batch normalization."""
+
+    def __init__(self, observation_space: spaces.Box) -> None:
+        super().__init__(observation_space, 10)
+        self.norm = th.nn.BatchNorm1d(10)
+
+    def forward(self, observations: th.Tensor) -> th.Tensor:
+        return self.norm(observations)
+
+
+def test_the_average_has_the_statistics_of_batch_normalization() -> None:
+    env = make_vec_env(Corridor, n_envs=2, seed=0)
+    model = CAPS(
+        "MlpPolicy",
+        env,
+        learning_starts=20,
+        averaging=0.25,
+        policy_kwargs={"features_extractor_class": NormedFeatures},
+        seed=0,
+    )
+    model.learn(100)
+    model.gradient_steps = 0
+    model.learn(2, reset_num_timesteps=False)
+    average = model.policy.q_net_average
+    assert average is not None
+    ours, theirs = average.state_dict(), model.q_net.state_dict()
+    name = "features_extractor.norm.running_mean"
+    assert th.equal(ours[name], theirs[name])
+    assert theirs[name].abs().max() > 0
 
 
 def test_target_network_follows_softly() -> None:

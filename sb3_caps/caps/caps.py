@@ -10,7 +10,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.noise import ActionNoise
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
-from stable_baselines3.common.utils import FloatSchedule, polyak_update
+from stable_baselines3.common.utils import FloatSchedule, get_parameters_by_name, polyak_update
 
 from sb3_caps.caps.arguments import check_arguments
 from sb3_caps.caps.choices import choose
@@ -282,6 +282,9 @@ class CAPS(PolicyReuseAlgorithm):
         if self.averaging is not None:
             assert self.policy.q_net_average is not None
             polyak_update(self.q_net.parameters(), self.policy.q_net_average.parameters(), self.averaging)
+            # The statistics of batch normalization are averages already, as DQN treats them too
+            average_stats = get_parameters_by_name(self.policy.q_net_average, ["running_"])
+            polyak_update(self.batch_norm_stats, average_stats, 1.0)
 
     def _step_terminations(self, hidden: np.ndarray, values: np.ndarray, options: np.ndarray) -> None:
         """
