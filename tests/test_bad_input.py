@@ -45,6 +45,7 @@ def test_actions_start_at_zero() -> None:
         ({"target_termination": 1.5}, "target_termination must be a probability from 0 to 1, not 1.5"),
         ({"target_termination": 0.2, "termination": 0.5}, "termination, which fixes β everywhere, or target_term"),
         ({"interruption_margin": 1.0, "execution": "interrupting"}, "share from 0 to below 1, not 1.0"),
+        ({"exploration_bonus": -0.1}, "exploration_bonus must not be negative, but is -0.1"),
         ({"averaging": 0.0}, "averaging must be None or a share above 0 and up to 1, not 0.0"),
         ({"interruption_margin": 0.1}, 'interruption_margin needs execution="interrupting"'),
         ({"option_weights": -0.5}, "not negative"),

@@ -7,7 +7,7 @@ import pytest
 import torch as th
 from stable_baselines3.common.env_util import make_vec_env
 
-from sb3_caps import CAPS
+from sb3_caps import CAPS, PiecewiseLinear
 from tests.toy_world import Corridor
 
 
@@ -41,6 +41,15 @@ def chosen(model: CAPS, values: list[float]) -> np.ndarray:
 def test_options_are_chosen_by_a_softmax_of_their_values(temperature: float, shares: list[float]) -> None:
     model = make(greedy_temperature=temperature, exploration_initial_eps=0.0, exploration_final_eps=0.0)
     np.testing.assert_allclose(chosen(model, [0.0, 0.1, 0.2]), shares, atol=0.02)
+
+
+def test_a_temperature_may_fall() -> None:
+    model = make(
+        greedy_temperature=PiecewiseLinear([(5_000, 1e3), (5_050, 0.0)]),
+        exploration_initial_eps=0.0,
+        exploration_final_eps=0.0,
+    )
+    np.testing.assert_allclose(chosen(model, [0.0, 0.1, 0.2]), [1 / 6, 1 / 6, 4 / 6], atol=0.02)
 
 
 def test_prediction_is_greedy_all_the_same() -> None:

@@ -32,8 +32,10 @@ def check_arguments(model: "CAPS") -> None:
             f"sequence_length must be from 1 to batch_size ({model.batch_size}), which counts the steps of all "
             f"sequences, not {model.sequence_length}."
         )
-    if model.greedy_temperature < 0:
-        raise ValueError(f"greedy_temperature must not be negative, but is {model.greedy_temperature}.")
+    for name in ("greedy_temperature", "exploration_bonus"):
+        value = getattr(model, name)
+        if isinstance(value, (int, float)) and value < 0:
+            raise ValueError(f"{name} must not be negative, but is {value}.")
     if model.execution not in get_args(Execution):
         raise ValueError(f"execution must be one of {get_args(Execution)}, not {model.execution!r}.")
     if not issubclass(model.replay_buffer_class or OptionReplayBuffer, OptionReplayBuffer):

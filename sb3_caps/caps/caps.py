@@ -18,7 +18,7 @@ from sb3_caps.caps.policies import CAPSPolicy, CnnPolicy, Execution, MlpPolicy, 
 from sb3_caps.caps.targets import option_targets
 from sb3_caps.common.base import PolicyReuseAlgorithm
 from sb3_caps.common.batches import part
-from sb3_caps.common.buffers import OptionActions, OptionReplayBuffer
+from sb3_caps.common.buffers import OptionActions, OptionReplayBuffer, OptionReplayBufferSamples
 from sb3_caps.common.networks import clip_grad_norm
 from sb3_caps.common.options import OptionSet
 from sb3_caps.common.schedules import PiecewiseLinear
@@ -91,12 +91,16 @@ class CAPS(PolicyReuseAlgorithm):
     :param exploration_schedule: The exploration rate as a function of the remaining progress,
         in place of the three ``exploration_*`` numbers
     :param greedy_temperature: While learning, options whose values differ by less than this are chosen greedily about
-        as often as each other (a softmax); 0 is the paper. Where nothing is known yet values differ by noise, and
-        one and the same option, chosen again and again, would keep exploration in one place.
+        as often as each other (a softmax), a number or a function of the remaining progress; 0 is the paper. Where
+        nothing is known yet values differ by noise, and one and the same option, chosen again and again, would keep
+        exploration in one place.
     :param target_termination: β in the targets alone, a number or a function of the remaining progress; None for the
         β that options end by. Low values keep the values of options apart, high ones make them exact.
     :param averaging: How far a running average of the network follows it in each step of the environments, for
         ``predict`` to act by: it is steadier than the network; None to act by the network itself
+    :param exploration_bonus: Added to the reward of a step to an observation that was seen n times, divided by √n,
+        when learning from it: rarely seen places are worth going to. A number, or a function of the remaining progress
+        which had better end at 0. For environments whose observations come back; 0 is the paper.
     :param _init_setup_model: Whether or not to build the network at the creation of the instance
     """
 
@@ -146,10 +150,11 @@ class CAPS(PolicyReuseAlgorithm):
         option_weights: float | Sequence[float] | None = None,
         execution: Execution = "call-and-return",
         exploration_schedule: Schedule | None = None,
-        greedy_temperature: float = 0.0,
+        greedy_temperature: float | Schedule = 0.0,
         target_termination: float | Schedule | None = None,
         interruption_margin: float = 0.0,
         averaging: float | None = None,
+        exploration_bonus: float | Schedule = 0.0,
         _init_setup_model: bool = True,
     ) -> None:
         super().__init__(
@@ -192,7 +197,7 @@ class CAPS(PolicyReuseAlgorithm):
         self.target_termination = target_termination
         self.interruption_margin = interruption_margin
         self.averaging = averaging
-        self._target_schedule = target_termination
+        self.exploration_bonus = exploration_bonus
         # Active options and the states of recurrent sources, as `predict` takes them
         self._last_options: OptionState | None = None
 
@@ -211,7 +216,11 @@ class CAPS(PolicyReuseAlgorithm):
         }
 
     def _buffer_arguments(self) -> dict[str, Any]:
-        return {"n_options": len(self.options), "sequence_length": self.sequence_length}
+        return {
+            "n_options": len(self.options),
+            "sequence_length": self.sequence_length,
+            "count_visits": self.exploration_bonus != 0,
+        }
 
     def _check_arguments(self) -> None:
         check_arguments(self)
@@ -232,8 +241,6 @@ class CAPS(PolicyReuseAlgorithm):
             setup = super()._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
         finally:
             self.optimize_memory_usage = optimize_memory_usage
-        schedule = self.target_termination
-        self._target_schedule = schedule.over(setup[0]) if isinstance(schedule, PiecewiseLinear) else schedule
         if self._last_options is None or len(self._last_options[0]) != self.n_envs:
             self._last_options = (np.zeros(self.n_envs, dtype=np.int64), self.options.initial_states())
         return setup
@@ -265,9 +272,10 @@ class CAPS(PolicyReuseAlgorithm):
         n_ends = int(np.count_nonzero(ends))
         if n_ends:
             epsilon = 1.0 if warm_up else self.exploration_rate
-            if self.greedy_temperature > 0:
+            temperature = self._now(self.greedy_temperature)
+            if temperature > 0:
                 # Gumbel noise makes the greedy choice a draw from the softmax of the values
-                values = values + np.random.gumbel(scale=self.greedy_temperature, size=values.shape)
+                values = values + np.random.gumbel(scale=temperature, size=values.shape)
             active = np.where(ends, choose(values, epsilon, self._exploration_weights), active)
 
         option_actions, source_states = self.options.actions(self._emitted_observations(), source_states, starts)
@@ -295,10 +303,26 @@ class CAPS(PolicyReuseAlgorithm):
         self._statistics.add_termination_loss(self.policy.step_terminations(hidden, options, advantages))
 
     def _target_terminations(self, hidden: th.Tensor) -> th.Tensor:
-        if self._target_schedule is None:
+        if self.target_termination is None:
             return self.policy.terminations(hidden)
-        beta = FloatSchedule(self._target_schedule)(self._current_progress_remaining)
-        return hidden.new_full((len(hidden), len(self.options)), beta)
+        return hidden.new_full((len(hidden), len(self.options)), self._now(self.target_termination))
+
+    def _with_bonus(self, data: OptionReplayBufferSamples) -> OptionReplayBufferSamples:
+        bonus = self._now(self.exploration_bonus)
+        if bonus == 0:
+            return data
+        if data.visits is None:
+            raise ValueError(
+                "exploration_bonus needs a replay buffer that counts visits, and this one was filled without: "
+                "pass exploration_bonus=0, or start with an empty buffer."
+            )
+        return data._replace(rewards=data.rewards + bonus / data.visits.sqrt())
+
+    def _now(self, value: float | Schedule) -> float:
+        """What an argument is at present that is a number or a schedule."""
+        if isinstance(value, PiecewiseLinear):
+            value = value.over(self._total_timesteps)
+        return FloatSchedule(value)(self._current_progress_remaining)
 
     def train(self, gradient_steps: int, batch_size: int = 100) -> None:
         # Switch to train mode (this affects batch norm / dropout)
@@ -309,7 +333,7 @@ class CAPS(PolicyReuseAlgorithm):
         losses = []
         parameters = list(self.q_net.parameters())
         for _ in range(gradient_steps):
-            data = self.replay_buffer.sample(batch_size, env=self._vec_normalize_env)
+            data = self._with_bonus(self.replay_buffer.sample(batch_size, env=self._vec_normalize_env))
             length, n_sequences = data.mask.shape
             n_steps = length * n_sequences
             shape = (length, n_sequences, len(self.options))

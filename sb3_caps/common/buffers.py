@@ -12,6 +12,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_caps.common.memory import available_memory
 from sb3_caps.common.observation_stores import ObservationStore, codec, detected_frame_stack, frame_axis
+from sb3_caps.common.visits import VisitCounts
 
 Compression: TypeAlias = Literal["zlib", "lz4"]
 
@@ -42,6 +43,7 @@ class OptionReplayBufferSamples(NamedTuple):
     :param options: the active option
     :param agreements: which options would have taken that action
     :param mask: whether this step belongs to the sequence
+    :param visits: how often the observation after it was seen so far, where that is counted
     """
 
     observations: th.Tensor | TensorDict
@@ -51,6 +53,7 @@ class OptionReplayBufferSamples(NamedTuple):
     options: th.Tensor
     agreements: th.Tensor
     mask: th.Tensor
+    visits: th.Tensor | None = None
 
 
 class OptionReplayBuffer(ReplayBuffer):
@@ -73,9 +76,12 @@ class OptionReplayBuffer(ReplayBuffer):
     :param frame_stack: Number of frames that each observation is a stack of, the newest last: each is stored once.
         1 for no stacks, None to leave it to ``optimize_memory_usage``.
     :param compression: Compress observations without loss: ``"zlib"``, or ``"lz4"``, which is faster and an extra
+    :param count_visits: Count how often each observation was seen
     """
 
     stores: dict[str | None, ObservationStore]
+    # None for a buffer that was saved before there were counts, too
+    visit_counts: VisitCounts | None = None
 
     def __init__(
         self,
@@ -90,6 +96,7 @@ class OptionReplayBuffer(ReplayBuffer):
         sequence_length: int = 1,
         frame_stack: int | None = None,
         compression: Compression | None = None,
+        count_visits: bool = False,
     ) -> None:
         # Not ReplayBuffer.__init__, which would allocate its own arrays (SB3's DictReplayBuffer does the same).
         BaseBuffer.__init__(self, buffer_size, observation_space, action_space, device, n_envs)
@@ -115,12 +122,17 @@ class OptionReplayBuffer(ReplayBuffer):
         self.agreements = np.zeros((*rows, n_options), dtype=bool)
         # The last step that is known of an episode: the next row belongs to another one.
         self.last_steps = np.zeros(rows, dtype=bool)
+        if count_visits:
+            self.visit_counts = VisitCounts()
+            self.visit_places = np.zeros(rows, dtype=np.uint32)
 
     def reset(self) -> None:
         """Forget everything."""
         super().reset()
         for store in self.stores.values():
             store.reset()
+        if self.visit_counts is not None:
+            self.visit_counts = VisitCounts()
 
     def _store(self, key: str | None, frame_stack: int) -> ObservationStore:
         space = self.spaces_by_key[key]
@@ -207,6 +219,8 @@ class OptionReplayBuffer(ReplayBuffer):
         self.last_steps[row] = done
         if self.handle_timeout_termination:
             self.timeouts[row] = [info.get("TimeLimit.truncated", False) for info in infos]
+        if self.visit_counts is not None:
+            self.visit_places[row] = self.visit_counts.add(next_obs)
         self.pos += 1
         if self.pos == self.buffer_size:
             self.full = True
@@ -252,6 +266,8 @@ class OptionReplayBuffer(ReplayBuffer):
         observations = self._observations(rows, envs, lengths=mask.sum(axis=0), env=env)
         places = rows * self.n_envs + envs
         rewards, dones, timeouts = (field.take(places) for field in (self.rewards, self.dones, self.timeouts))
+        counts = self.visit_counts
+        visits = None if counts is None else self.to_torch(counts.counts[self.visit_places.take(places)], copy=False)
         return OptionReplayBufferSamples(
             observations,
             self.to_torch(self.actions.take(places), copy=False),
@@ -261,6 +277,7 @@ class OptionReplayBuffer(ReplayBuffer):
             self.to_torch(self.options.take(places), copy=False),
             self.to_torch(self.agreements.reshape(-1, self.agreements.shape[-1])[places], copy=False),
             self.to_torch(mask, copy=False),
+            visits,
         )
 
     def to_torch(self, array: np.ndarray, copy: bool = True) -> th.Tensor:

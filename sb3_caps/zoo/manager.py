@@ -19,7 +19,7 @@ zoo_utils = require("rl_zoo3.utils", "zoo")
 exp_manager = require("rl_zoo3.exp_manager", "zoo")
 
 DATABASE_ATTEMPTS = 10
-SCHEDULES = ("learning_rate", "exploration_schedule", "target_termination")
+SCHEDULES = ("learning_rate", "exploration_schedule", "target_termination", "greedy_temperature", "exploration_bonus")
 
 
 class PolicyReuseManager(exp_manager.ExperimentManager):  # type: ignore[name-defined]
