@@ -23,7 +23,14 @@ from sb3_caps.experiments import monster_kong_study as study
 from sb3_caps.experiments.checkpoints import Checkpoints, EpochCallback, read_rows, write_rows
 from sb3_caps.experiments.monster_kong_evaluation import ExactEvaluation, Outcome, PlayedEvaluation, paper_average
 from sb3_caps.experiments.monster_kong_figures import interval, steps_to
-from sb3_caps.experiments.monster_kong_sources import UselessPolicy, make_sources, network_file, train_networks
+from sb3_caps.experiments.monster_kong_sources import (
+    REQUIRED_SUCCESS,
+    UselessPolicy,
+    follow,
+    make_sources,
+    network_file,
+    train_networks,
+)
 from sb3_caps.experiments.presets import ALGORITHMS, ALL_METHODS, METHODS, SETTINGS
 from sb3_caps.experiments.runner import Run, run_missing
 
@@ -281,10 +288,54 @@ def test_useless_sources_have_no_aim() -> None:
     assert (actions != UselessPolicy(1)(observations)).mean() > 0.7
 
 
-def test_source_networks_imitate_the_planner(tmp_path: Path) -> None:
+def played_from_every_start(model: DQN, goal: str, observation: str) -> float:
+    """The share of episodes that reach the goal, one from each start, in the environment itself."""
+    starts = plan(MAP, goal).starts.astype(np.int64)
+    games = MonsterKongVecEnv(len(starts), MAP, goal, observation)
+    games.reset()
+    games.states, games.previous = starts, starts.copy()
+    observations: Any = games._observer.many(starts, starts)
+    won, over = np.zeros(len(starts), dtype=bool), np.zeros(len(starts), dtype=bool)
+    while not over.all():
+        observations, rewards, dones, _ = games.step(model.predict(observations, deterministic=True)[0])
+        won |= ~over & (rewards > 0)
+        over |= dones
+    return float(won.mean())
+
+
+def test_episodes_are_followed_as_they_are_played() -> None:
+    solution = plan(MAP, "princess")
+    best = follow(solution, lambda before, after: solution.actions[after])
+    assert best.successes == 1
+    # An episode starts with the same picture twice; none goes on at its end
+    assert set(solution.starts) <= set(best.after[best.before == best.after])
+    assert not solution.table.reached("princess")[best.after].any()
+
+    env = MonsterKongVecEnv(1, MAP, "princess", "features")
+    model = DQN("MlpPolicy", env, buffer_size=1, seed=1, device="cpu")
+    # Weights so large that the network does different things in different places
+    with th.no_grad():
+        for parameter in model.q_net.parameters():
+            parameter.normal_()
+    draw = env._observer.many
+    episodes = follow(solution, lambda before, after: model.predict(draw(before, after), deterministic=True)[0])
+    assert episodes.successes == played_from_every_start(model, "princess", "features")
+    assert 0 < episodes.successes < 1, "a policy that always wins, or never, would compare little"
+
+
+@pytest.mark.parametrize("observation", ["features", "pixels"])
+def test_source_networks_imitate_the_planner(tmp_path: Path, observation: str) -> None:
     said: list[str] = []
-    train_networks(MAP, ["diamond"], "features", tmp_path, passes=60, batch_size=16, report=said.append)
-    assert "in 9" in said[0] or "in 100" in said[0]
+    train_networks(MAP, ["diamond"], observation, tmp_path, batch_size=16, report=said.append)
+    model = DQN.load(network_file(tmp_path, MAP, "diamond", observation), device="cpu")
+    share = played_from_every_start(model, "diamond", observation)
+    assert share > REQUIRED_SUCCESS
+    assert f"in {share:.1%} of its episodes" in said[0]
+
+
+def test_source_networks_are_trained_once_and_must_be_good(tmp_path: Path) -> None:
+    said: list[str] = []
+    train_networks(MAP, ["diamond"], "features", tmp_path, batch_size=16, report=said.append)
     written = network_file(tmp_path, MAP, "diamond", "features").stat().st_mtime_ns
     train_networks(MAP, ["diamond"], "features", tmp_path, report=said.append)
     assert network_file(tmp_path, MAP, "diamond", "features").stat().st_mtime_ns == written
