@@ -8,7 +8,7 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -18,6 +18,7 @@ from stable_baselines3 import DQN
 from sb3_caps import CAPS
 from sb3_caps.caps.policies import Execution
 from sb3_caps.envs.monster_kong.planner import plan
+from sb3_caps.envs.monster_kong.sources import optimal_policy
 from sb3_caps.envs.monster_kong.vec_env import MonsterKongVecEnv
 from sb3_caps.experiments import monster_kong_study as study
 from sb3_caps.experiments.checkpoints import Checkpoints, EpochCallback, read_rows, write_rows
@@ -100,11 +101,24 @@ def test_the_papers_average_by_hand() -> None:
     assert paper_average(both, seed=3, n_steps=10) == pytest.approx(np.mean(begun))
 
 
-def test_played_evaluation_counts_what_it_plays() -> None:
-    model = DQN("MlpPolicy", MonsterKongVecEnv(1, MAP, "princess", "features"), buffer_size=1, device="cpu", seed=0)
-    outcome = PlayedEvaluation(MAP, "princess", "features", n_steps=2400)(model)
-    assert outcome.lengths.sum() == 2400
-    assert len(outcome.lengths) == len(outcome.returns)
+class Planner:
+    """What an evaluation needs of a model, by the planner's shortest paths."""
+
+    def __init__(self) -> None:
+        self.act = optimal_policy(MAP, "princess", "features")
+
+    def predict(self, observation: np.ndarray, **_: Any) -> tuple[np.ndarray, None]:
+        return self.act(observation), None
+
+
+def test_played_evaluation_plays_all_episodes_to_their_end() -> None:
+    """So an optimal policy wins them all, and is worth about the optimum; not one is cut off by the number of steps."""
+    evaluate = PlayedEvaluation(MAP, "princess", "features", n_steps=2400)
+    outcome = evaluate(cast(Any, Planner()))
+    assert outcome.successes == 1
+    assert outcome.lengths.sum() >= 2400
+    np.testing.assert_allclose(outcome.returns, 0.99 ** (outcome.lengths - 1.0))
+    assert outcome.returns.mean() == pytest.approx(evaluate.optimum, rel=0.1)
 
 
 @pytest.mark.parametrize("method", ["caps", "dqn", "prql"])

@@ -98,7 +98,7 @@ class CAPS(PolicyReuseAlgorithm):
         β that options end by. Low values keep the values of options apart, high ones make them exact.
     :param averaging: How far a running average of the network follows it in each step of the environments, for
         ``predict`` to act by: it is steadier than the network; None to act by the network itself
-    :param exploration_bonus: Added to the reward of a step to an observation that was seen n times, divided by √n,
+    :param exploration_bonus: Added to the reward of a step to an observation that was seen n times, divided by n,
         when learning from it: rarely seen places are worth going to. A number, or a function of the remaining progress
         which had better end at 0. For environments whose observations come back; 0 is the paper.
     :param _init_setup_model: Whether or not to build the network at the creation of the instance
@@ -316,7 +316,7 @@ class CAPS(PolicyReuseAlgorithm):
                 "exploration_bonus needs a replay buffer that counts visits, and this one was filled without: "
                 "pass exploration_bonus=0, or start with an empty buffer."
             )
-        return data._replace(rewards=data.rewards + bonus / data.visits.sqrt())
+        return data._replace(rewards=data.rewards + bonus / data.visits)
 
     def _now(self, value: float | Schedule) -> float:
         """What an argument is at present that is a number or a schedule."""

@@ -139,23 +139,25 @@ class PlayedEvaluation:
     def __call__(self, model: BaseAlgorithm) -> Outcome:
         """
         :param model: what to play with
-        :return: the episodes; one that is cut off at the end counts with what it got
+        :return: the episodes that began within the steps, each played to its end
         """
         n_games = self.env.num_envs
         self.env.seed(self.seed)
         observations: Any = self.env.reset()
         state, starts = None, np.ones(n_games, dtype=bool)
         returns: list[float] = []
-        ages, lengths = np.zeros(n_games, dtype=np.int64), []
-        for _ in range(self.n_steps // n_games):
+        lengths: list[int] = []
+        ages, playing, step = np.zeros(n_games, dtype=np.int64), np.ones(n_games, dtype=bool), 0
+        while playing.any():
             actions, state = model.predict(observations, state=state, episode_start=starts, deterministic=True)
             observations, rewards, starts, _ = self.env.step(actions)
-            returns.extend((rewards * self.gamma**ages)[starts].tolist())
-            ages += 1
-            lengths.extend(ages[starts].tolist())
+            step, ages, ended = step + 1, ages + 1, starts & playing
+            returns.extend((rewards * self.gamma ** (ages - 1.0))[ended].tolist())
+            lengths.extend(ages[ended].tolist())
             ages[starts] = 0
-        unfinished = ages[ages > 0]
-        return Outcome(np.array(returns + [0.0] * len(unfinished)), np.array(lengths + unfinished.tolist()))
+            if step >= self.n_steps // n_games:
+                playing &= ~starts
+        return Outcome(np.array(returns), np.array(lengths))
 
 
 def paper_average(outcome: Outcome, seed: int, n_steps: int = EVALUATION_STEPS) -> float:

@@ -165,7 +165,7 @@ def _imitate(setting: str, goal: str, observation: str, passes: int, batch_size:
     shown = follow(solution, lambda before, after: solution.actions[after])
     inputs, right = examples_of(shown.before, shown.after)
     if observation == "pixels":
-        _standardize(model, inputs[generator.permutation(len(inputs))[:500]])
+        standardize(model, inputs[generator.permutation(len(inputs))[:500]])
     optimizer = th.optim.Adam(model.q_net.parameters())
     successes = 0.0
     for number in range(passes):
@@ -227,12 +227,15 @@ def follow(solution: Plan, act: Callable[[np.ndarray, np.ndarray], np.ndarray]) 
 
 
 @th.no_grad()
-def _standardize(model: DQN, inputs: th.Tensor) -> None:
+def standardize(model: DQN, inputs: th.Tensor) -> None:
     """
     Scale the layers of a fresh NatureCNN so that all outputs have mean 0 and tell pictures apart.
 
     The pictures of a map differ in a few pixels of the agent alone. Behind a layer's usual first weights, that is lost
     in what the background gives, and the network learns no more than the most frequent action.
+
+    :param model: with a CnnPolicy, or a CAPS, which is a DQN as well
+    :param inputs: pictures, channels first
     """
     extractor: Any = model.q_net.features_extractor
     values = inputs.float() / 255
@@ -246,6 +249,19 @@ def _standardize(model: DQN, inputs: th.Tensor) -> None:
             assert layer.bias is not None
             layer.bias.sub_(outputs.flatten(1).mean(1)).div_(deviation)
         values = layer(values)
+    for copy in (model.q_net_target, getattr(model.policy, "q_net_average", None)):
+        if copy is not None:
+            copy.load_state_dict(model.q_net.state_dict())
+
+
+def pictures_of_starts(setting: str | Path, goal: str) -> th.Tensor:
+    """
+    :param setting: the map
+    :param goal: the object to reach
+    :return: the first picture of an episode from every start, channels first
+    """
+    starts = plan(setting, goal).starts
+    return th.from_numpy(np.moveaxis(observer(setting, "pixels").many(starts, starts), -1, 1).copy())
 
 
 def _as_network_input(observations: np.ndarray, space: spaces.Space, model: DQN) -> Any:

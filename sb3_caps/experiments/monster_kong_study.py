@@ -8,13 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+from stable_baselines3.dqn import DQN
 
 from sb3_caps import PiecewiseLinear
 from sb3_caps.envs.monster_kong.observations import OBSERVATIONS
 from sb3_caps.envs.monster_kong.vec_env import MonsterKongVecEnv
 from sb3_caps.experiments.checkpoints import Checkpoints, EpochCallback
 from sb3_caps.experiments.monster_kong_evaluation import ExactEvaluation, PlayedEvaluation, paper_average
-from sb3_caps.experiments.monster_kong_sources import make_sources, source_goals, train_networks
+from sb3_caps.experiments.monster_kong_sources import (
+    make_sources,
+    pictures_of_starts,
+    source_goals,
+    standardize,
+    train_networks,
+)
 from sb3_caps.experiments.presets import ALGORITHMS, ALL_METHODS, METHODS, REPORTED, SETTINGS, TASKS
 from sb3_caps.experiments.runner import Run, run_missing
 
@@ -110,7 +117,8 @@ def arguments_of(config: dict[str, Any]) -> dict[str, Any]:
     :return: arguments as plain values, but for schedules
     """
     settings, method = SETTINGS[config["preset"]], ALL_METHODS[config["method"]]
-    arguments = settings.common | settings.only.get(method.algorithm, {}) | method.arguments
+    pixels = settings.pixels if config["observation"] == "pixels" else {}
+    arguments = settings.common | pixels | settings.only.get(method.algorithm, {}) | method.arguments
     arguments = {name: value for name, value in arguments.items() if name not in method.without}
     if config["observation"] == "features":
         arguments["policy_kwargs"] = {"net_arch": list(settings.network)}
@@ -126,20 +134,23 @@ def arguments_of(config: dict[str, Any]) -> dict[str, Any]:
     return arguments
 
 
-def build(config: dict[str, Any], env: MonsterKongVecEnv) -> OffPolicyAlgorithm:
+def build(config: dict[str, Any], env: MonsterKongVecEnv) -> DQN:
     """
     :param config: of a run
     :param env: to learn in
     :return: a model that has not learned anything yet
     """
     method = ALL_METHODS[config["method"]]
+    setting, goal = TASKS[config["task"]]
     arguments = arguments_of(config)
     if method.algorithm != "DQN":
-        setting, goal = TASKS[config["task"]]
         folder = Path(config["results"])
         arguments["source_policies"] = make_sources(setting, goal, config["observation"], config["sources"], folder)
     policy = "MlpPolicy" if config["observation"] == "features" else "CnnPolicy"
-    return ALGORITHMS[method.algorithm](policy, env, seed=config["seed"], **arguments)
+    model = ALGORITHMS[method.algorithm](policy, env, seed=config["seed"], **arguments)
+    if config["observation"] == "pixels" and SETTINGS[config["preset"]].standardized:
+        standardize(model, pictures_of_starts(setting, goal))
+    return model
 
 
 def execute(run: Run) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.dqn import DQN
 
@@ -12,7 +11,7 @@ from sb3_caps import CAPS, OPSTL, PRQL
 from sb3_caps.envs.monster_kong import TARGETS
 from sb3_caps.envs.monster_kong.env import HORIZON
 
-ALGORITHMS: dict[str, type[OffPolicyAlgorithm]] = {"CAPS": CAPS, "DQN": DQN, "PRQL": PRQL, "OPSTL": OPSTL}
+ALGORITHMS: dict[str, type[DQN]] = {"CAPS": CAPS, "DQN": DQN, "PRQL": PRQL, "OPSTL": OPSTL}
 # The paper's target tasks: setting and goal
 REPORTED = {"g1": TARGETS["MonsterKongG1"], "g2": TARGETS["MonsterKongG2"]}
 # What is recommended was found on a map of its own, with seeds from 100
@@ -33,6 +32,8 @@ class Settings:
     :param only: arguments of one algorithm alone, by its name
     :param network: the hidden layers for features
     :param horizon: after how many steps an episode of learning is truncated (those of evaluation always have 1200)
+    :param pixels: arguments of every method for pixels, in place of those in ``common``
+    :param standardized: whether the layers of networks for pixels are scaled first, see ``standardize``
     """
 
     n_envs: int
@@ -42,6 +43,8 @@ class Settings:
     only: dict[str, dict[str, Any]] = field(default_factory=dict)
     network: tuple[int, ...] = (128, 128)
     horizon: int = HORIZON
+    pixels: dict[str, Any] = field(default_factory=dict)
+    standardized: bool = False
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,7 @@ RECOMMENDED = Settings(
     # More episodes start in more places: what lies between has to be seen once, not walked in one go
     horizon=100,
     epoch=12_500,
-    steps={"features": 300_000, "pixels": 200_000},
+    steps={"features": 400_000, "pixels": 200_000},
     common={
         "learning_rate": LinearSchedule(5e-4, 5e-5, 1.0),
         "buffer_size": 500_000,
@@ -97,7 +100,7 @@ RECOMMENDED = Settings(
         "gamma": 0.99,
         "train_freq": 1,
         "gradient_steps": 4,
-        "exploration_fraction": 0.35,
+        "exploration_fraction": 0.2,
         "exploration_final_eps": 0.05,
     },
     only={
@@ -106,14 +109,18 @@ RECOMMENDED = Settings(
             "target_termination": LinearSchedule(0.12, 0.2, 0.8),
             "sequence_length": 16,
             "option_weights": 1 / 3,
-            "greedy_temperature": 0.02,
+            "greedy_temperature": LinearSchedule(0.02, 0.001, 0.3),
             "execution": "interrupting",
             "interruption_margin": 0.03,
             "averaging": 0.003,
+            "exploration_bonus": LinearSchedule(0.01, 0.0, 0.4),
         },
         # By π-reuse alone nothing is found here: it explores as the others do, too
         "PRQL": {"exploration_initial_eps": 1.0},
     },
+    # As much as a processor does in an hour
+    pixels={"batch_size": 64, "gradient_steps": 2, "buffer_size": 200_000},
+    standardized=True,
 )
 SETTINGS: dict[str, Settings] = {"paper": PAPER, "recommended": RECOMMENDED}
 
