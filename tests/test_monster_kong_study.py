@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -30,6 +31,8 @@ from sb3_caps.experiments.monster_kong_sources import (
     follow,
     make_sources,
     network_file,
+    pictures_of_starts,
+    standardize,
     train_networks,
 )
 from sb3_caps.experiments.presets import ALGORITHMS, ALL_METHODS, METHODS, SETTINGS
@@ -119,6 +122,28 @@ def test_played_evaluation_plays_all_episodes_to_their_end() -> None:
     assert outcome.lengths.sum() >= 2400
     np.testing.assert_allclose(outcome.returns, 0.99 ** (outcome.lengths - 1.0))
     assert outcome.returns.mean() == pytest.approx(evaluate.optimum, rel=0.1)
+
+
+@pytest.mark.parametrize("algorithm", [DQN, partial(CAPS, averaging=0.1)])
+def test_standardized_layers_tell_pictures_apart(algorithm: Any) -> None:
+    model = algorithm("CnnPolicy", MonsterKongVecEnv(1, MAP, "princess", "pixels"), buffer_size=1, device="cpu", seed=0)
+    pictures = pictures_of_starts(MAP, "princess")
+    assert pictures.shape == (len(plan(MAP, "princess").starts), 2, 84, 84)
+
+    def features() -> th.Tensor:
+        values = pictures.float() / 255
+        for layer in [*model.q_net.features_extractor.cnn, model.q_net.features_extractor.linear[0]]:
+            values = layer(values)
+        return values
+
+    assert features().std(0).max() < 0.1, "nothing to mend"
+    standardize(model, pictures)
+    th.testing.assert_close(features().mean(0), th.zeros(512), atol=1e-3, rtol=0)
+    th.testing.assert_close(features().std(0, correction=0), th.ones(512), atol=1e-3, rtol=0)
+    copies = [model.q_net_target] + ([model.policy.q_net_average] if algorithm is not DQN else [])
+    for copy in copies:
+        for ours, theirs in zip(model.q_net.parameters(), copy.parameters(), strict=True):
+            assert th.equal(ours, theirs)
 
 
 @pytest.mark.parametrize("method", ["caps", "dqn", "prql"])
@@ -225,6 +250,12 @@ def test_a_killed_study_is_resumed_without_repeating_a_finished_run(tmp_path: Pa
     assert runs["caps"].finished
     assert read_rows(runs["caps"].curve)[-1]["steps"] >= 2400
     assert list((tmp_path / "figures").glob("figure11_g2_*.png"))
+
+    # Drawing runs nothing, whatever else is missing
+    shutil.rmtree(tmp_path / "figures")
+    assert study.run(arguments(tmp_path, *given[2:], "--seeds", "0", "1", "--draw")) == 0
+    assert list((tmp_path / "figures").glob("figure10_g2_*.png"))
+    assert not list(tmp_path.glob("**/seed_1"))
 
 
 def fails_for_odd_seeds(run: Run) -> dict[str, Any]:

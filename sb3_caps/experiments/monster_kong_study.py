@@ -48,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--address", help="of a Dask or Ray cluster; none starts one here")
     parser.add_argument("--results", type=Path, default=Path("results/monster_kong"))
     parser.add_argument("--quick", action="store_true", help="one seed, two methods, a few minutes: to see it work")
+    parser.add_argument("--draw", action="store_true", help="run nothing: draw what is finished")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -61,12 +62,7 @@ def run(args: argparse.Namespace) -> int:
         args.seeds, args.steps = args.seeds[:1], args.steps or QUICK_STEPS
         args.method = [method for method in args.method if method in ("caps", "dqn")]
     runs = plan_runs(args)
-    for observation in args.observation:
-        if source_kind(args, observation) == "networks":
-            for setting, goal in (TASKS[task] for task in args.task):
-                train_networks(setting, source_goals(setting, goal), observation, args.results)
-    command = ["sb3-caps", *map(shlex.quote, sys.argv[1:])]
-    errors = run_missing(runs, execute, args.jobs, args.backend, args.address, command)
+    errors = not args.draw and run_all(runs, args)
 
     # Matplotlib is slow to import, and workers do without it
     from sb3_caps.experiments.monster_kong_figures import draw_study
@@ -74,6 +70,22 @@ def run(args: argparse.Namespace) -> int:
     for line in draw_study([run for run in runs if run.finished], args.results):
         print(line)
     return 1 if errors else 0
+
+
+def run_all(runs: list[Run], args: argparse.Namespace) -> bool:
+    """
+    Run what is missing, after the networks of its sources.
+
+    :param runs: what to run
+    :param args: what ``add_arguments`` asked for
+    :return: whether anything failed
+    """
+    for observation in args.observation:
+        if source_kind(args, observation) == "networks":
+            for setting, goal in (TASKS[task] for task in args.task):
+                train_networks(setting, source_goals(setting, goal), observation, args.results)
+    command = ["sb3-caps", *map(shlex.quote, sys.argv[1:])]
+    return bool(run_missing(runs, execute, args.jobs, args.backend, args.address, command))
 
 
 def source_kind(args: argparse.Namespace, observation: str) -> str:
