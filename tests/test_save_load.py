@@ -172,3 +172,16 @@ def test_failed_save_leaves_the_old_file(tmp_path: Path) -> None:
         model.save(tmp_path / "model")
     assert (tmp_path / "model.zip").read_bytes() == before
     assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize(("saved", "wanted"), [(None, 0.2), (0.2, None), (0.2, 0.1)])
+def test_averaging_may_change_when_loading(saved: float | None, wanted: float | None, tmp_path: Path) -> None:
+    CAPS("MlpPolicy", corridors(), learning_starts=20, averaging=saved, seed=0).learn(100).save(tmp_path / "model")
+    model = CAPS.load(tmp_path / "model", env=corridors(), averaging=wanted)
+    assert (model.policy.q_net_average is None) == (wanted is None)
+    if saved is None:
+        # The average starts as the network
+        assert model.policy.q_net_average is not None
+        for ours, theirs in zip(model.q_net.parameters(), model.policy.q_net_average.parameters(), strict=True):
+            assert th.equal(ours, theirs)
+    model.learn(50, reset_num_timesteps=False)

@@ -1,6 +1,6 @@
 """The networks of CAPS: option values Q_O, and the terminations β on their last hidden layer."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -336,6 +336,15 @@ class CAPSPolicy(DQNPolicy):
             hidden = self.hidden(obs)
             values = self.values(hidden) if self.q_net_average is None else self.q_net_average(obs)
             return values.cpu().numpy(), self.terminations(hidden).cpu().numpy()
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """As torch's, but ``averaging`` may differ from that of the saved model: an average starts as the network."""
+        own = {key: value for key, value in state_dict.items() if not key.startswith("q_net_average.")}
+        if self.q_net_average is not None:
+            network = {key.removeprefix("q_net."): value for key, value in own.items() if key.startswith("q_net.")}
+            own |= {f"q_net_average.{key}": value for key, value in network.items()}
+            own |= {key: value for key, value in state_dict.items() if key.startswith("q_net_average.")}
+        return super().load_state_dict(own, *args, **kwargs)
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
         data = super()._get_constructor_parameters()
