@@ -23,8 +23,8 @@ from sb3_caps.experiments.runner import Run, run_missing
 TASKS = ("Target", "TargetPrime", "Changed")
 LABELS = {"caps": "CAPS, recommended", "caps-paper": "CAPS, paper", "dqn": "DQN"}
 N_EVALUATIONS = 15
-# What is CAPS's own, found on the tasks of the sources with seeds from 100. A source that leads away from the goal looks
-# as good as anything while values are noise: the temperature keeps it from being followed all the time.
+# What is CAPS's own, found on the tasks of the sources with seeds from 100. A source that leads away from the goal is
+# as good as any while values are noise: the temperature keeps it from being followed all the time.
 RECOMMENDED: dict[str, Any] = {
     "sequence_length": 8,
     "execution": "interrupting",
