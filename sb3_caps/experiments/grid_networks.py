@@ -28,8 +28,9 @@ N_EVALUATIONS = 15
 RECOMMENDED: dict[str, Any] = {
     "sequence_length": 8,
     "execution": "interrupting",
+    "option_weights": 1 / 3,
     "greedy_temperature": LinearSchedule(0.02, 0.001, 0.5),
-    "exploration_bonus": LinearSchedule(0.01, 0.0, 0.5),
+    "exploration_bonus": LinearSchedule(0.05, 0.0, 0.5),
 }
 
 
