@@ -76,6 +76,17 @@ def test_learning_with_a_bonus_is_learning_from_higher_rewards(bonus: Any, now: 
         th.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
 
 
+def test_sequences_that_end_early_leave_the_loss_a_number() -> None:
+    model = trained_a_little(exploration_bonus=0.1, sequence_length=8)
+    buffer = model.replay_buffer
+    data = buffer.get_sequences(np.full(4, buffer.size() - 1), np.zeros(4, dtype=np.int64))
+    assert not data.mask[1:].any()
+    assert data.visits is not None
+    assert data.visits.min() >= 1
+    model.train(gradient_steps=20, batch_size=256)
+    assert np.isfinite(model.logger.name_to_value["train/loss"])
+
+
 def test_a_run_goes_on_with_its_counts(tmp_path: Path) -> None:
     env = make_vec_env(Corridor, n_envs=2, seed=0)
     model = CAPS("MlpPolicy", env, learning_starts=20, exploration_bonus=0.1, seed=0).learn(200)

@@ -267,7 +267,10 @@ class OptionReplayBuffer(ReplayBuffer):
         places = rows * self.n_envs + envs
         rewards, dones, timeouts = (field.take(places) for field in (self.rewards, self.dones, self.timeouts))
         counts = self.visit_counts
-        visits = None if counts is None else self.to_torch(counts.counts[self.visit_places.take(places)], copy=False)
+        visits = None
+        if counts is not None:
+            # A step that does not belong to the sequence may be one that never was
+            visits = self.to_torch(counts.counts[self.visit_places.take(places)].clip(min=1), copy=False)
         return OptionReplayBufferSamples(
             observations,
             self.to_torch(self.actions.take(places), copy=False),
