@@ -111,7 +111,7 @@ RECOMMENDED = Settings(
             "option_weights": 1 / 3,
             "greedy_temperature": LinearSchedule(0.02, 0.001, 0.3),
             "execution": "interrupting",
-            "interruption_margin": 0.03,
+            "interruption_margin": 0.01,
             "averaging": 0.003,
             "exploration_bonus": LinearSchedule(0.01, 0.0, 0.4),
         },
