@@ -3,10 +3,21 @@
 import sb3_caps.envs  # noqa: F401 registers the environments
 from sb3_caps.caps import CAPS
 from sb3_caps.common.schedules import PiecewiseLinear
+from sb3_caps.common.source_features import SourceFeatures, VecSourceFeatures
 from sb3_caps.common.sources import SourcePolicy, as_source, each
 from sb3_caps.ops_tl import OPSTL
 from sb3_caps.prql import PRQL
 
 __version__ = "0.1.0"
 
-__all__ = ["CAPS", "OPSTL", "PRQL", "PiecewiseLinear", "SourcePolicy", "as_source", "each"]
+__all__ = [
+    "CAPS",
+    "OPSTL",
+    "PRQL",
+    "PiecewiseLinear",
+    "SourceFeatures",
+    "SourcePolicy",
+    "VecSourceFeatures",
+    "as_source",
+    "each",
+]

@@ -163,7 +163,7 @@ def test_a_view_of_an_image_is_the_same_image() -> None:
     answers = stack.greatest(batch)
     view = np.moveaxis(np.ascontiguousarray(np.moveaxis(batch, 1, -1)), -1, 1)
     np.testing.assert_array_equal(stack.greatest(view), answers)
-    assert len(stack.numbers) == 3
+    assert len(stack.memory.numbers) == 3
 
 
 def test_memory_starts_over_when_it_is_full() -> None:
@@ -172,7 +172,7 @@ def test_memory_starts_over_when_it_is_full() -> None:
     alone = np.array([policy.predict(batch, deterministic=True)[0] for policy in found])
     for start in (*range(0, 40, 4), 0):
         np.testing.assert_array_equal(stack.greatest(batch[start : start + 4]), alone[:, start : start + 4])
-        assert len(stack.numbers) <= 10
+        assert len(stack.memory.numbers) <= 10
     np.testing.assert_array_equal(stack.greatest(batch), alone)
 
 

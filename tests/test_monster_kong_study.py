@@ -21,6 +21,7 @@ from sb3_caps.caps.policies import Execution
 from sb3_caps.envs.monster_kong.planner import plan
 from sb3_caps.envs.monster_kong.sources import optimal_policy
 from sb3_caps.envs.monster_kong.vec_env import MonsterKongVecEnv
+from sb3_caps.experiments import checkpoints
 from sb3_caps.experiments import monster_kong_study as study
 from sb3_caps.experiments.checkpoints import Checkpoints, EpochCallback, read_rows, write_rows
 from sb3_caps.experiments.monster_kong_evaluation import ExactEvaluation, Outcome, PlayedEvaluation, paper_average
@@ -35,7 +36,7 @@ from sb3_caps.experiments.monster_kong_sources import (
     standardize,
     train_networks,
 )
-from sb3_caps.experiments.presets import ALGORITHMS, ALL_METHODS, METHODS, SETTINGS
+from sb3_caps.experiments.presets import ABLATIONS, ALGORITHMS, ALL_METHODS, METHODS, SETTINGS
 from sb3_caps.experiments.runner import Run, run_missing
 
 MAP = """
@@ -146,13 +147,23 @@ def test_standardized_layers_tell_pictures_apart(algorithm: Any) -> None:
             assert th.equal(ours, theirs)
 
 
-@pytest.mark.parametrize("method", ["caps", "dqn", "prql"])
+@pytest.mark.parametrize(
+    ("method", "observation"),
+    [("caps", "features"), ("dqn", "features"), ("prql", "features"), ("caps-source-features", "pixels")],
+)
 def test_a_run_goes_on_from_its_checkpoint_to_the_last_bit(
-    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    method: str, observation: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (whole,) = study.plan_runs(arguments(tmp_path / "whole", "--method", method, "--steps", "2800"))
-    (cut,) = study.plan_runs(arguments(tmp_path / "cut", "--method", method, "--steps", "2800"))
+    given = ("--method", method, "--observation", observation, "--steps", "2800")
+    (whole,) = study.plan_runs(arguments(tmp_path / "whole", *given))
+    (cut,) = study.plan_runs(arguments(tmp_path / "cut", *given))
     monkeypatch.setattr(study, "EpochCallback", partial(EpochCallback, seconds_between=0))
+    monkeypatch.setattr(checkpoints, "TIMES_BETWEEN", 0)
+    monkeypatch.setattr(study, "PlayedEvaluation", partial(PlayedEvaluation, n_steps=600))
+    for run in (whole, cut):
+        for goal in ("diamond", "coin", "princess") if observation == "pixels" else ():
+            untrained = DQN("CnnPolicy", MonsterKongVecEnv(1, "b", goal), buffer_size=1, seed=0, device="cpu")
+            untrained.save(network_file(Path(run.config["results"]), "b", goal, "pixels"))
     study.execute(whole)
 
     save = Checkpoints.save
@@ -171,7 +182,7 @@ def test_a_run_goes_on_from_its_checkpoint_to_the_last_bit(
     curves = [[{**row, "seconds": 0} for row in read_rows(run.curve)] for run in (whole, cut)]
     assert curves[0] == curves[1]
     assert [row["steps"] for row in curves[0]] == [704, 1408, 2112, 2800]
-    algorithm = ALGORITHMS[METHODS[method].algorithm]
+    algorithm = ALGORITHMS[ALL_METHODS[method].algorithm]
     models = [algorithm.load(run.folder / "model.zip", device="cpu") for run in (whole, cut)]
     for one, other in zip(models[0].policy.parameters(), models[1].policy.parameters(), strict=True):
         assert th.equal(one, other)
@@ -317,12 +328,23 @@ def test_the_papers_settings_are_the_papers() -> None:
 
 
 @pytest.mark.parametrize("preset", SETTINGS)
-@pytest.mark.parametrize("method", ALL_METHODS)
+@pytest.mark.parametrize("method", METHODS | ABLATIONS)
 def test_every_method_can_be_built(method: str, preset: str) -> None:
     (run,) = study.plan_runs(arguments(Path("results"), "--method", method, "--preset", preset))
     model = study.build({**run.config}, MonsterKongVecEnv(2, "b", "gem", "features"))
     with_sources = ALL_METHODS[method].sources != "none" and method != "dqn"
     assert len(getattr(model, "source_names", [])) == (3 if with_sources else 0)
+
+
+def test_source_features_are_for_pixels() -> None:
+    given = arguments(Path("results"), "--method", "caps-source-features")
+    with pytest.raises(ValueError, match="learns from pixels: pass --observation pixels"):
+        study.plan_runs(given)
+    given.observation = ["pixels"]
+    (run,) = study.plan_runs(given)
+    # As from features: the settings for pixels are for convolutional networks
+    assert run.steps == SETTINGS["recommended"].steps["features"]
+    assert study.arguments_of(run.config)["batch_size"] == 256
 
 
 def test_useless_sources_have_no_aim() -> None:

@@ -227,7 +227,7 @@ class NetworkStack:
 
     def __init__(self, networks: Sequence[Sequence[nn.Module]], space: spaces.Space, normalize_images: bool) -> None:
         self.space, self.normalize_images, self.size = space, normalize_images, len(networks)
-        self.device = next(networks[0][-1].parameters()).device
+        self.device = next(nn.ModuleList(networks[0]).parameters()).device
         as_arrays = runs_as_arrays(networks[0], space) and self.device.type == "cpu"
         self.arrays = ArrayStack(networks, space) if as_arrays else None
         self.layers = list(zip(*networks, strict=True))
@@ -238,11 +238,15 @@ class NetworkStack:
             if isinstance(layers[0], nn.Conv2d)
         ]
 
-    @th.no_grad()
     def greatest(self, observations: np.ndarray) -> np.ndarray:
         """:return: for each network and observation, which output is the greatest"""
         if self.arrays is not None and len(observations) <= self.arrays.most_rows:
             return self.arrays.greatest(observations)
+        return self.outputs(observations).argmax(axis=-1)
+
+    @th.no_grad()
+    def outputs(self, observations: np.ndarray) -> np.ndarray:
+        """:return: what the last layers put out, of shape (networks, observations, outputs)"""
         observations = maybe_transpose(observations, self.space)
         tensor = preprocess_obs(obs_as_tensor(observations, self.device), self.space, self.normalize_images)
         assert isinstance(tensor, th.Tensor)
@@ -258,38 +262,57 @@ class NetworkStack:
                 tensor = th.stack([layer(values) for layer, values in zip(layers, tensor, strict=True)])
             else:
                 tensor = layers[0](tensor)
-        return tensor.argmax(dim=-1).cpu().numpy()
+        return tensor.cpu().numpy()
 
 
-class RememberingStack:
+class Memory:
     """
-    A stack that remembers what its networks answered. Their parameters never change, so an observation that comes back
-    has the answer that it had, and telling that takes a fiftieth of the time of a convolutional network.
+    What was made of observations. Where that never changes, an observation that comes back has the answer that it had,
+    and telling that takes a fiftieth of the time of a convolutional network.
 
-    :param stack: the networks
+    :param answer: takes a batch of observations, returns as many rows
     :param capacity: how many observations to remember: when there are more, it starts over
     """
 
-    def __init__(self, stack: NetworkStack, capacity: int = MOST_REMEMBERED) -> None:
-        self.stack, self.capacity = stack, capacity
+    def __init__(self, answer: Callable[[np.ndarray], np.ndarray], capacity: int = MOST_REMEMBERED) -> None:
+        self.answer, self.capacity = answer, capacity
         self.numbers: dict[bytes, int] = {}
-        self.answers = np.zeros((capacity, stack.size), dtype=np.int64)
+        self.answers: np.ndarray | None = None
 
-    def greatest(self, observations: np.ndarray) -> np.ndarray:
-        """:return: for each network and observation, which output is the greatest"""
+    def __call__(self, observations: np.ndarray) -> np.ndarray:
+        """:return: a row for each observation"""
         if len(self.numbers) + len(observations) > self.capacity:
             self.numbers.clear()
         if len(observations) > self.capacity:
-            return self.stack.greatest(observations)
+            return self.answer(observations)
         # 16 bytes, by which no two observations will ever be mistaken for each other
         rows = np.ascontiguousarray(observations).reshape(len(observations), -1)
         keys = [blake2b(row.data, digest_size=16).digest() for row in rows]
         new = [i for i, key in enumerate(keys) if key not in self.numbers]
         if new:
-            answers = self.stack.greatest(observations[new] if len(new) < len(keys) else observations)
-            numbers = [self.numbers.setdefault(keys[i], len(self.numbers)) for i in new]
-            self.answers[numbers] = answers.T
-        return self.answers[[self.numbers[key] for key in keys]].T
+            found = self.answer(observations[new] if len(new) < len(keys) else observations)
+            if self.answers is None:
+                self.answers = np.zeros((self.capacity, *found.shape[1:]), dtype=found.dtype)
+            self.answers[[self.numbers.setdefault(keys[i], len(self.numbers)) for i in new]] = found
+        assert self.answers is not None
+        return self.answers[[self.numbers[key] for key in keys]]
+
+
+class RememberingStack:
+    """
+    A stack that remembers what its networks answered: their parameters never change.
+
+    :param stack: the networks
+    :param capacity: how many observations to remember
+    """
+
+    def __init__(self, stack: NetworkStack, capacity: int = MOST_REMEMBERED) -> None:
+        self.stack = stack
+        self.memory = Memory(lambda observations: stack.greatest(observations).T, capacity)
+
+    def greatest(self, observations: np.ndarray) -> np.ndarray:
+        """:return: for each network and observation, which output is the greatest"""
+        return self.memory(observations).T
 
 
 def stack_of(policies: Sequence[BasePolicy]) -> RememberingStack:

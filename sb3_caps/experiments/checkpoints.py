@@ -17,6 +17,8 @@ from stable_baselines3.common.vec_env import VecEnv
 from sb3_caps.common.save_util import written_whole
 
 PREFIX = "checkpoint_"
+# How many times as long as a checkpoint took a run goes on before the next: replay buffers of images are large
+TIMES_BETWEEN = 20
 
 
 class Checkpoints:
@@ -53,7 +55,7 @@ class Checkpoints:
         state = {
             "random": (random.getstate(), np.random.get_state(), th.get_rng_state()),
             "actions": model.action_space.np_random,
-            "env": {name: getattr(env, name) for name in self.env_state},
+            "env": {name: getattr(env.unwrapped, name) for name in self.env_state},
             "notes": notes,
         }
         (partial / "state.pkl").write_bytes(pickle.dumps(state))
@@ -78,7 +80,7 @@ class Checkpoints:
         model.load_replay_buffer(newest / "replay_buffer.pkl")
         state = pickle.loads((newest / "state.pkl").read_bytes())
         for name, value in state["env"].items():
-            setattr(env, name, value)
+            setattr(env.unwrapped, name, value)
         # After everything that draws random numbers itself
         python_state, numpy_state, torch_state = state["random"]
         random.setstate(python_state)
@@ -101,7 +103,7 @@ class EpochCallback(BaseCallback):
     :param evaluate: what to know about the model, a row of numbers by name
     :param curve: the file to write the rows to
     :param checkpoints: where to save
-    :param seconds_between: how long to wait before the next checkpoint
+    :param seconds_between: how long to wait before the next checkpoint, at least: one that takes long comes less often
     :param rows: the rows so far
     """
 
@@ -140,8 +142,10 @@ class EpochCallback(BaseCallback):
         write_rows(self.curve, self.rows)
         if now - self._saved >= self.seconds_between:
             assert self.model.env is not None
+            begin = time.monotonic()
             self.checkpoints.save(self.model, self.model.env, self.rows)
             self._saved = time.monotonic()
+            self.seconds_between = max(self.seconds_between, TIMES_BETWEEN * (self._saved - begin))
 
 
 def write_rows(file: Path, rows: list[dict[str, float]]) -> None:

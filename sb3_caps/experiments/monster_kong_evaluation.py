@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch as th
 from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_caps.caps import CAPS
 from sb3_caps.caps.choices import to_interrupt
@@ -132,7 +133,7 @@ class PlayedEvaluation:
         seed: int = 0,
     ) -> None:
         # As many games as can each play one longest episode
-        self.env = MonsterKongVecEnv(max(n_steps // HORIZON, 1), setting, goal, observation)
+        self.env: VecEnv = MonsterKongVecEnv(max(n_steps // HORIZON, 1), setting, goal, observation)
         self.n_steps, self.gamma, self.seed = n_steps, gamma, seed
         self.optimum = plan(setting, goal).optimum(gamma)
 

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.dqn import DQN
 
-from sb3_caps import PiecewiseLinear
+from sb3_caps import PiecewiseLinear, SourceFeatures, SourcePolicy, VecSourceFeatures
 from sb3_caps.envs.monster_kong.observations import OBSERVATIONS
 from sb3_caps.envs.monster_kong.vec_env import MonsterKongVecEnv
 from sb3_caps.experiments.checkpoints import Checkpoints, EpochCallback
@@ -102,9 +103,12 @@ def plan_runs(args: argparse.Namespace) -> list[Run]:
     for observation in args.observation:
         for task in args.task:
             for preset in args.preset:
-                steps = args.steps or SETTINGS[preset].steps[observation]
                 for method in args.method:
-                    sources = ALL_METHODS[method].sources
+                    sources, source_features = ALL_METHODS[method].sources, ALL_METHODS[method].source_features
+                    if source_features and observation != "pixels":
+                        raise ValueError(f"--method {method} learns from pixels: pass --observation pixels.")
+                    kind = "features" if source_features else observation
+                    steps = args.steps or SETTINGS[preset].steps[kind]
                     config: dict[str, Any] = {
                         "task": task,
                         "observation": observation,
@@ -129,10 +133,13 @@ def arguments_of(config: dict[str, Any]) -> dict[str, Any]:
     :return: arguments as plain values, but for schedules
     """
     settings, method = SETTINGS[config["preset"]], ALL_METHODS[config["method"]]
-    pixels = settings.pixels if config["observation"] == "pixels" else {}
+    has_vectors = config["observation"] == "features" or method.source_features
+    pixels = {} if has_vectors else settings.pixels
     arguments = settings.common | pixels | settings.only.get(method.algorithm, {}) | method.arguments
     arguments = {name: value for name, value in arguments.items() if name not in method.without}
-    if config["observation"] == "features":
+    # No larger than it can get: it is part of every checkpoint
+    arguments["buffer_size"] = min(arguments["buffer_size"], config["steps"])
+    if has_vectors:
         arguments["policy_kwargs"] = {"net_arch": list(settings.network)}
     learning_rate = arguments["learning_rate"]
     if isinstance(learning_rate, tuple):
@@ -146,7 +153,7 @@ def arguments_of(config: dict[str, Any]) -> dict[str, Any]:
     return arguments
 
 
-def build(config: dict[str, Any], env: MonsterKongVecEnv) -> DQN:
+def build(config: dict[str, Any], env: VecEnv) -> DQN:
     """
     :param config: of a run
     :param env: to learn in
@@ -156,13 +163,24 @@ def build(config: dict[str, Any], env: MonsterKongVecEnv) -> DQN:
     setting, goal = TASKS[config["task"]]
     arguments = arguments_of(config)
     if method.algorithm != "DQN":
-        folder = Path(config["results"])
-        arguments["source_policies"] = make_sources(setting, goal, config["observation"], config["sources"], folder)
-    policy = "MlpPolicy" if config["observation"] == "features" else "CnnPolicy"
+        if isinstance(env, VecSourceFeatures):
+            arguments["source_policies"] = env.features.policies
+        else:
+            arguments["source_policies"] = sources_of(config)
+    from_pixels = len(env.observation_space.shape or ()) == 3
+    policy = "CnnPolicy" if from_pixels else "MlpPolicy"
     model = ALGORITHMS[method.algorithm](policy, env, seed=config["seed"], **arguments)
-    if config["observation"] == "pixels" and SETTINGS[config["preset"]].standardized:
+    if from_pixels and SETTINGS[config["preset"]].standardized:
         standardize(model, pictures_of_starts(setting, goal))
     return model
+
+
+def sources_of(config: dict[str, Any]) -> list[SourcePolicy]:
+    """
+    :param config: of a run
+    :return: its source policies
+    """
+    return make_sources(*TASKS[config["task"]], config["observation"], config["sources"], Path(config["results"]))
 
 
 def execute(run: Run) -> dict[str, Any]:
@@ -175,12 +193,15 @@ def execute(run: Run) -> dict[str, Any]:
     config = run.config
     setting, goal = TASKS[config["task"]]
     settings = SETTINGS[config["preset"]]
-    env = MonsterKongVecEnv(settings.n_envs, setting, goal, config["observation"], settings.horizon)
+    env: VecEnv = MonsterKongVecEnv(settings.n_envs, setting, goal, config["observation"], settings.horizon)
     evaluate: ExactEvaluation | PlayedEvaluation
     if config["observation"] == "features":
         evaluate = ExactEvaluation(setting, goal)
     else:
         evaluate = PlayedEvaluation(setting, goal, "pixels")
+        if ALL_METHODS[config["method"]].source_features:
+            features = SourceFeatures(sources_of(config), pictures_of_starts(setting, goal).numpy())
+            env, evaluate.env = VecSourceFeatures(env, features), VecSourceFeatures(evaluate.env, features)
 
     def measure(model: OffPolicyAlgorithm) -> dict[str, float]:
         outcome = evaluate(model)

@@ -57,6 +57,7 @@ class Method:
     :param sources: ``"task"`` for the sources of the task, ``"none"`` or ``"useless"``
     :param arguments: on top of the preset's
     :param without: arguments that go back to the paper's
+    :param source_features: whether it observes the features of the sources in place of pixels
     """
 
     algorithm: str
@@ -64,6 +65,7 @@ class Method:
     sources: str = "task"
     arguments: dict[str, Any] = field(default_factory=dict)
     without: tuple[str, ...] = ()
+    source_features: bool = False
 
 
 # Section 5.2. One epoch is 12,500 training steps; schedules are given in training steps too.
@@ -134,6 +136,11 @@ METHODS: dict[str, Method] = {
     "ops-tl": Method("OPSTL", "OPS-TL"),
     "caps-useless": Method("CAPS", "CAPS, useless sources", sources="useless"),
 }
+# With what the networks of the sources see in place of pixels, and the settings for features
+PIXEL_METHODS: dict[str, Method] = {
+    "caps-source-features": Method("CAPS", "CAPS, source features", source_features=True),
+    "dqn-source-features": Method("DQN", "DQN, source features", source_features=True),
+}
 # An argument that says nothing without another one
 BELONGS_TO = {"execution": ("interruption_margin",)}
 # One thing less each time, from what is recommended
@@ -143,4 +150,4 @@ ABLATIONS: dict[str, Method] = {
     )
     for name in RECOMMENDED.only["CAPS"]
 }
-ALL_METHODS = METHODS | ABLATIONS
+ALL_METHODS = METHODS | PIXEL_METHODS | ABLATIONS

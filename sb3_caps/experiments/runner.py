@@ -100,7 +100,9 @@ def run_missing(
         _write_record(run, command)
     errors: list[str] = []
     with _progress(runs), _cluster(joblib, backend, jobs, address):
-        parallel = joblib.Parallel(n_jobs=jobs, return_as="generator_unordered", batch_size=1)
+        # Ray's backend hands over nothing before all is there
+        return_as = "list" if backend == "ray" else "generator_unordered"
+        parallel = joblib.Parallel(n_jobs=jobs, return_as=return_as, batch_size=1)
         for error in parallel(joblib.delayed(_guarded)(execute, run) for run in missing):
             if error is not None:
                 errors.append(error)
