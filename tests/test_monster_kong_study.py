@@ -25,7 +25,7 @@ from sb3_caps.experiments import checkpoints
 from sb3_caps.experiments import monster_kong_study as study
 from sb3_caps.experiments.checkpoints import Checkpoints, EpochCallback, read_rows, write_rows
 from sb3_caps.experiments.monster_kong_evaluation import ExactEvaluation, Outcome, PlayedEvaluation, paper_average
-from sb3_caps.experiments.monster_kong_figures import interval, steps_to
+from sb3_caps.experiments.monster_kong_figures import executions_table, interval, steps_to
 from sb3_caps.experiments.monster_kong_sources import (
     REQUIRED_SUCCESS,
     UselessPolicy,
@@ -36,7 +36,7 @@ from sb3_caps.experiments.monster_kong_sources import (
     standardize,
     train_networks,
 )
-from sb3_caps.experiments.presets import ABLATIONS, ALGORITHMS, ALL_METHODS, METHODS, SETTINGS
+from sb3_caps.experiments.presets import ABLATIONS, ALGORITHMS, ALL_METHODS, METHODS, SETTINGS, TASKS
 from sb3_caps.experiments.runner import Run, run_missing
 
 MAP = """
@@ -308,6 +308,21 @@ def test_steps_and_intervals_by_hand() -> None:
     # Standard deviation √2, so a standard error of 1; t with one degree of freedom
     np.testing.assert_allclose(interval(np.array([[1.0], [3.0]])), 12.71)
     assert interval(np.array([[1.0, 2.0]])).tolist() == [0, 0]
+
+
+def test_a_finished_model_is_executed_as_it_was_and_otherwise(tmp_path: Path) -> None:
+    (run,) = study.plan_runs(arguments(tmp_path, "--method", "caps", "--steps", "2800"))
+    study.execute(run)
+    shares = {row.split(" | ")[0]: row.split(" | ")[1] for row in executions_table([run])[2:]}
+    assert shares["| as learned"] == f"{read_rows(run.curve)[-1]['share']:.1%}"
+    # Asked again with these very arguments
+    evaluate = ExactEvaluation(*TASKS["g2"])
+    model = CAPS.load(run.folder / "model.zip", device="cpu", execution="call-and-return", interruption_margin=0.0)
+    expected = evaluate(model).returns.mean() / evaluate.optimum
+    assert shares["| `execution` call-and-return"] == f"{expected:.1%}"
+    model = CAPS.load(run.folder / "model.zip", device="cpu", averaging=None)
+    expected = evaluate(model).returns.mean() / evaluate.optimum
+    assert shares["| without `averaging`"] == f"{expected:.1%}"
 
 
 def test_the_papers_settings_are_the_papers() -> None:

@@ -2,15 +2,18 @@
 
 import itertools
 from collections.abc import Iterator, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from sb3_caps import CAPS
 from sb3_caps.common.colours import PRIMITIVE_COLOUR, SOURCE_COLOURS
 from sb3_caps.envs.monster_kong.planner import plan
 from sb3_caps.experiments.checkpoints import read_rows
 from sb3_caps.experiments.grid_figures import new_figure, save
+from sb3_caps.experiments.monster_kong_evaluation import ExactEvaluation
 from sb3_caps.experiments.monster_kong_pictures import draw_pictures
 from sb3_caps.experiments.presets import ALL_METHODS, TASKS
 from sb3_caps.experiments.runner import Run
@@ -20,6 +23,14 @@ Curves: TypeAlias = dict[str, dict[str, np.ndarray]]
 SHARES = (0.5, 0.9, 0.95)
 # Half the width of a 95% interval in standard errors, by degrees of freedom (Student's t)
 T_VALUES = (np.nan, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
+# Other ways to execute what was learned
+EXECUTIONS: dict[str, dict[str, Any]] = {
+    "as learned": {},
+    "`interruption_margin` 0": {"interruption_margin": 0.0},
+    "`interruption_margin` 3%": {"interruption_margin": 0.03},
+    "without `averaging`": {"averaging": None},
+    "`execution` call-and-return": {"execution": "call-and-return"},
+}
 LABELS = {name: method.label for name, method in ALL_METHODS.items()}
 
 
@@ -45,8 +56,33 @@ def draw_study(runs: Sequence[Run], folder: Path) -> Iterator[str]:
         table = steps_table(curves, LABELS)
         (folder / "figures" / f"table_{name}.md").write_text("\n".join([*table, ""]))
         yield from ("", f"Task {task}, {observation}, preset {preset}:", *table, "")
+        if "caps" in methods and observation == "features":
+            yield from (*executions_table(methods["caps"]), "")
         if "caps" in methods:
             yield from draw_pictures(_best(methods["caps"]), folder / "figures", name)
+
+
+def executions_table(runs: Sequence[Run]) -> list[str]:
+    """
+    What execution is worth, apart from learning: finished models, executed as they are and otherwise.
+
+    :param runs: of CAPS from features, all of one task
+    :return: the lines of a table: the mean share of the optimum, and the lowest
+    """
+    evaluate = ExactEvaluation(*TASKS[runs[0].config["task"]])
+    shares: dict[str, list[float]] = {}
+    for run in runs:
+        model = CAPS.load(run.folder / "model.zip", device="cpu")
+        for label, change in EXECUTIONS.items():
+            found = copy(model)
+            for name, value in change.items():
+                setattr(found, name, value)
+            if found.averaging is None:
+                found.policy = copy(model.policy)
+                found.policy.q_net_average = None
+            shares.setdefault(label, []).append(float(evaluate(found).returns.mean() / evaluate.optimum))
+    lines = ["| execution of the finished models | mean share | lowest |", "| --- " * 3 + "|"]
+    return lines + [f"| {label} | {np.mean(each):.1%} | {min(each):.1%} |" for label, each in shares.items()]
 
 
 def _best(runs: Sequence[Run]) -> Run:
