@@ -11,7 +11,7 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepR
 
 import sb3_caps.envs  # noqa: F401  registers the environments
 from benchmarks.report import Result, interleaved
-from sb3_caps import CAPS
+from sb3_caps import CAPS, SourceFeatures, VecSourceFeatures
 from sb3_caps.envs.monster_kong.vec_env import MonsterKongVecEnv
 
 MakeEnv = Callable[[int], VecEnv]
@@ -119,6 +119,30 @@ def against_dqn(
     ]
 
 
+def by_source_features(n_envs: int, steps: int, rounds: int) -> Result:
+    """
+    :param n_envs: number of environments
+    :param steps: environment steps in each round
+    :param rounds: number of rounds
+    :return: CAPS with a small network behind those of its sources, beside DQN with a convolutional one
+    """
+    env = pixels(n_envs)
+    features = SourceFeatures(sources("CnnPolicy", pixels, 3), _seen(env, 300))
+    given = {"source_policies": features.policies, "sequence_length": 8}
+    ours = trained(CAPS, "MlpPolicy", VecSourceFeatures(env, features), **given)
+    rate, theirs = rates([ours, trained(DQN, "CnnPolicy", pixels(n_envs))], steps, rounds)
+    label = f"Monster Kong pixels, {n_envs} environment{'s' if n_envs > 1 else ''}, source features, beside DQN"
+    return Result(label, rate, theirs, "steps/s", rate / theirs)
+
+
+def _seen(env: VecEnv, number: int) -> np.ndarray:
+    """Observations of random steps."""
+    observations: list[Any] = [env.reset()]
+    while len(observations) * env.num_envs < number:
+        observations.append(env.step(np.random.randint(6, size=env.num_envs))[0])
+    return np.concatenate(observations)
+
+
 def measure(full: bool) -> list[Result]:
     """
     :param full: measure for longer
@@ -128,6 +152,7 @@ def measure(full: bool) -> list[Result]:
     results: list[Result] = []
     for n_envs, steps in ((1, 160), (8, 640)):
         results += against_dqn("Monster Kong pixels", "CnnPolicy", pixels, n_envs, steps, rounds)
+        results.append(by_source_features(n_envs, steps, rounds))
         results += against_dqn("No screen twice", "CnnPolicy", new_screens, n_envs, steps, rounds, goal=None)
     for name, make_env in (("Grid", grid), ("Monster Kong features", features)):
         for n_envs, steps in ((1, 1000), (16, 8000)):
