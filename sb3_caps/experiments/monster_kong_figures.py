@@ -102,7 +102,7 @@ def columns_of(runs: Sequence[Run]) -> dict[str, np.ndarray]:
 
 def draw_curves(curves: Curves, labels: dict[str, str], optimum: float, title: str) -> Any:
     """
-    Figure 10: the mean discounted reward of each method, with 95% intervals over seeds.
+    Figure 10: the mean discounted reward of each method, with 95% intervals over seeds, and each run as a thin line.
 
     :param curves: the columns of each method
     :param labels: what to call the methods; each has its colour, whichever of them are drawn
@@ -119,6 +119,9 @@ def draw_curves(curves: Curves, labels: dict[str, str], optimum: float, title: s
         mean, half = values.mean(axis=0), interval(values)
         ax.plot(steps, mean, label=labels[method], color=colours[method], linewidth=1.6)
         ax.fill_between(steps, mean - half, mean + half, color=colours[method], alpha=0.15, linewidth=0)
+        if len(values) > 1:
+            # A run finds the way or it does not: a mean does not tell
+            ax.plot(steps, values.T, color=colours[method], linewidth=0.6, alpha=0.6)
     ax.axhline(optimum, color="black", linestyle=":", linewidth=1, label="exact optimum")
     ax.set_xlabel("thousand environment steps")
     ax.set_ylabel("mean discounted reward of an episode")
