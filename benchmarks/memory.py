@@ -1,6 +1,7 @@
 """What a replay buffer of a million transitions of 84x84x2 takes, in memory and in time."""
 
 import gc
+import resource
 import statistics
 from functools import partial
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.logger import configure
 
 from benchmarks.report import Result, clock, interleaved
 from benchmarks.throughput import pixels, sources, trained
@@ -120,7 +122,25 @@ def measure(full: bool) -> list[Result]:
         results.append(Result("... adding a step, beside 50 µs", adding * 1e6, 50, "µs", 50e-6 / adding, 1.0))
         del buffer
         gc.collect()
-    return results
+    return [*results, defaults(recorded)] if full else results
+
+
+def defaults(recorded: list[tuple[Any, ...]]) -> Result:
+    """
+    :param recorded: steps to fill the buffer with, again and again
+    :return: what ``CAPS("CnnPolicy", env)`` takes, with its defaults, when the buffer of a million transitions is full
+    """
+    model = CAPS("CnnPolicy", pixels(1))
+    agreements = np.zeros((1, len(model.options)), dtype=bool)
+    for step in range(MILLION):
+        observation, following, actions, rewards, dones, infos = recorded[step % len(recorded)]
+        options = OptionActions(actions, actions, agreements)
+        model.replay_buffer.add(observation, following, options, rewards, dones, infos)
+    assert model.replay_buffer.full
+    model.set_logger(configure(None, []))
+    model.train(gradient_steps=10, batch_size=model.batch_size)
+    gigabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+    return Result('CAPS("CnnPolicy", env) after a million steps, the process', gigabytes, 24, "GB", 24 / gigabytes, 1.0)
 
 
 def _training_step(rounds: int) -> float:
