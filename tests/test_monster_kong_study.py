@@ -27,27 +27,12 @@ from sb3_caps.experiments.checkpoints import Checkpoints, EpochCallback, read_ro
 from sb3_caps.experiments.monster_kong_evaluation import ExactEvaluation, Outcome, PlayedEvaluation, paper_average
 from sb3_caps.experiments.monster_kong_figures import executions_table, interval, steps_to
 from sb3_caps.experiments.monster_kong_sources import (
-    REQUIRED_SUCCESS,
-    UselessPolicy,
-    follow,
     make_sources,
     network_file,
-    pictures_of_starts,
-    standardize,
-    train_networks,
 )
 from sb3_caps.experiments.presets import ABLATIONS, ALGORITHMS, ALL_METHODS, METHODS, SETTINGS, TASKS
 from sb3_caps.experiments.runner import Run, run_missing
-
-MAP = """
-##########
-#........#
-#.D....P.#
-####HH####
-#...HH...#
-#.B.HH.C.#
-##########
-"""
+from tests.toy_world import SMALL_MAP as MAP
 
 
 def arguments(results: Path, *given: str) -> argparse.Namespace:
@@ -123,28 +108,6 @@ def test_played_evaluation_plays_all_episodes_to_their_end() -> None:
     assert outcome.lengths.sum() >= 2400
     np.testing.assert_allclose(outcome.returns, 0.99 ** (outcome.lengths - 1.0))
     assert outcome.returns.mean() == pytest.approx(evaluate.optimum, rel=0.1)
-
-
-@pytest.mark.parametrize("algorithm", [DQN, partial(CAPS, averaging=0.1)])
-def test_standardized_layers_tell_pictures_apart(algorithm: Any) -> None:
-    model = algorithm("CnnPolicy", MonsterKongVecEnv(1, MAP, "princess", "pixels"), buffer_size=1, device="cpu", seed=0)
-    pictures = pictures_of_starts(MAP, "princess")
-    assert pictures.shape == (len(plan(MAP, "princess").starts), 2, 84, 84)
-
-    def features() -> th.Tensor:
-        values = pictures.float() / 255
-        for layer in [*model.q_net.features_extractor.cnn, model.q_net.features_extractor.linear[0]]:
-            values = layer(values)
-        return values
-
-    assert features().std(0).max() < 0.1, "nothing to mend"
-    standardize(model, pictures)
-    th.testing.assert_close(features().mean(0), th.zeros(512), atol=1e-3, rtol=0)
-    th.testing.assert_close(features().std(0, correction=0), th.ones(512), atol=1e-3, rtol=0)
-    copies = [model.q_net_target] + ([model.policy.q_net_average] if algorithm is not DQN else [])
-    for copy in copies:
-        for ours, theirs in zip(model.q_net.parameters(), copy.parameters(), strict=True):
-            assert th.equal(ours, theirs)
 
 
 @pytest.mark.parametrize(
@@ -360,66 +323,3 @@ def test_source_features_are_for_pixels() -> None:
     # As from features: the settings for pixels are for convolutional networks
     assert run.steps == SETTINGS["recommended"].steps["features"]
     assert study.arguments_of(run.config)["batch_size"] == 256
-
-
-def test_useless_sources_have_no_aim() -> None:
-    observations = np.random.default_rng(0).random((6000, 21)).astype(np.float32)
-    actions = UselessPolicy(0)(observations)
-    np.testing.assert_array_equal(actions, UselessPolicy(0)(observations))
-    assert np.bincount(actions, minlength=6).min() > 800
-    assert (actions != UselessPolicy(1)(observations)).mean() > 0.7
-
-
-def played_from_every_start(model: DQN, goal: str, observation: str) -> float:
-    """The share of episodes that reach the goal, one from each start, in the environment itself."""
-    starts = plan(MAP, goal).starts.astype(np.int64)
-    games = MonsterKongVecEnv(len(starts), MAP, goal, observation)
-    games.reset()
-    games.states, games.previous = starts, starts.copy()
-    observations: Any = games._observer.many(starts, starts)
-    won, over = np.zeros(len(starts), dtype=bool), np.zeros(len(starts), dtype=bool)
-    while not over.all():
-        observations, rewards, dones, _ = games.step(model.predict(observations, deterministic=True)[0])
-        won |= ~over & (rewards > 0)
-        over |= dones
-    return float(won.mean())
-
-
-def test_episodes_are_followed_as_they_are_played() -> None:
-    solution = plan(MAP, "princess")
-    best = follow(solution, lambda before, after: solution.actions[after])
-    assert best.successes == 1
-    # An episode starts with the same picture twice; none goes on at its end
-    assert set(solution.starts) <= set(best.after[best.before == best.after])
-    assert not solution.table.reached("princess")[best.after].any()
-
-    env = MonsterKongVecEnv(1, MAP, "princess", "features")
-    model = DQN("MlpPolicy", env, buffer_size=1, seed=1, device="cpu")
-    # Weights so large that the network does different things in different places
-    with th.no_grad():
-        for parameter in model.q_net.parameters():
-            parameter.normal_()
-    draw = env._observer.many
-    episodes = follow(solution, lambda before, after: model.predict(draw(before, after), deterministic=True)[0])
-    assert episodes.successes == played_from_every_start(model, "princess", "features")
-    assert 0 < episodes.successes < 1, "a policy that always wins, or never, would compare little"
-
-
-@pytest.mark.parametrize("observation", ["features", "pixels"])
-def test_source_networks_imitate_the_planner(tmp_path: Path, observation: str) -> None:
-    said: list[str] = []
-    train_networks(MAP, ["diamond"], observation, tmp_path, batch_size=16, report=said.append)
-    model = DQN.load(network_file(tmp_path, MAP, "diamond", observation), device="cpu")
-    share = played_from_every_start(model, "diamond", observation)
-    assert share > REQUIRED_SUCCESS
-    assert f"in {share:.1%} of its episodes" in said[0]
-
-
-def test_source_networks_are_trained_once_and_must_be_good(tmp_path: Path) -> None:
-    said: list[str] = []
-    train_networks(MAP, ["diamond"], "features", tmp_path, batch_size=16, report=said.append)
-    written = network_file(tmp_path, MAP, "diamond", "features").stat().st_mtime_ns
-    train_networks(MAP, ["diamond"], "features", tmp_path, report=said.append)
-    assert network_file(tmp_path, MAP, "diamond", "features").stat().st_mtime_ns == written
-    with pytest.raises(ValueError, match="less than 95%"):
-        train_networks(MAP, ["coin"], "features", tmp_path, passes=1, batch_size=200, report=said.append)

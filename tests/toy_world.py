@@ -8,6 +8,16 @@ from gymnasium import spaces
 
 LENGTH = 10
 LEFT, RIGHT, STAY = 0, 1, 2
+# A level of Monster Kong in which everything is near
+SMALL_MAP = """
+##########
+#........#
+#.D....P.#
+####HH####
+#...HH...#
+#.B.HH.C.#
+##########
+"""
 
 
 class Corridor(gym.Env[Any, Any]):
