@@ -32,7 +32,9 @@ def check_arguments(model: "CAPS") -> None:
             f"sequence_length must be from 1 to batch_size ({model.batch_size}), which counts the steps of all "
             f"sequences, not {model.sequence_length}."
         )
-    for name in ("greedy_temperature", "exploration_bonus"):
+    if not 0 <= model.exploration_episodes <= 1:
+        raise ValueError(f"exploration_episodes must be a share from 0 to 1, not {model.exploration_episodes}.")
+    for name in ("greedy_temperature", "exploration_bonus", "exploration_novelty"):
         value = getattr(model, name)
         if isinstance(value, (int, float)) and value < 0:
             raise ValueError(f"{name} must not be negative, but is {value}.")

@@ -10,18 +10,18 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.noise import ActionNoise
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
-from stable_baselines3.common.utils import FloatSchedule, get_parameters_by_name, polyak_update
+from stable_baselines3.common.utils import get_parameters_by_name, polyak_update
 
 from sb3_caps.caps.arguments import check_arguments
 from sb3_caps.caps.choices import choose
 from sb3_caps.caps.policies import CAPSPolicy, CnnPolicy, Execution, MlpPolicy, MultiInputPolicy, OptionState
-from sb3_caps.caps.targets import option_targets
+from sb3_caps.caps.targets import option_targets, with_bonus
 from sb3_caps.common.base import PolicyReuseAlgorithm
 from sb3_caps.common.batches import part
-from sb3_caps.common.buffers import OptionActions, OptionReplayBuffer, OptionReplayBufferSamples
+from sb3_caps.common.buffers import OptionActions, OptionReplayBuffer
 from sb3_caps.common.networks import clip_grad_norm
 from sb3_caps.common.options import OptionSet
-from sb3_caps.common.schedules import PiecewiseLinear
+from sb3_caps.common.schedules import value_at
 
 SelfCAPS = TypeVar("SelfCAPS", bound="CAPS")
 
@@ -42,38 +42,31 @@ class CAPS(PolicyReuseAlgorithm):
 
     :param policy: The policy model to use (MlpPolicy, CnnPolicy, MultiInputPolicy)
     :param env: The environment to learn from (if registered in Gym, can be str)
-    :param learning_rate: The learning rate of the option values, it can be a function
-        of the current progress remaining (from 1 to 0)
+    :param learning_rate: The learning rate of the option values, or a function of the remaining progress (1 to 0)
     :param buffer_size: size of the replay buffer
     :param learning_starts: how many steps of the model to collect transitions for before learning starts:
         until then options are drawn at random and β stays as it is
     :param batch_size: Minibatch size for each gradient update
     :param tau: the soft update coefficient ("Polyak update", between 0 and 1) default 1 for hard update
     :param gamma: the discount factor
-    :param train_freq: Update the model every ``train_freq`` steps. Alternatively pass a tuple of frequency and unit
-        like ``(5, "step")`` or ``(2, "episode")``.
-    :param gradient_steps: How many gradient steps to do after each rollout (see ``train_freq``)
-        Set to ``-1`` means to do as many gradient steps as steps done in the environment
-        during the rollout.
+    :param train_freq: Update the model every so many steps, or a tuple like ``(5, "step")`` or ``(2, "episode")``
+    :param gradient_steps: How many gradient steps to do after each rollout (see ``train_freq``);
+        ``-1`` for as many as steps were done in the environment
     :param replay_buffer_class: Replay buffer class to use, a subclass of ``OptionReplayBuffer``
     :param replay_buffer_kwargs: Keyword arguments to pass to the replay buffer on creation.
     :param optimize_memory_usage: Enable a memory efficient variant of the replay buffer
     :param n_steps: Must be 1: see ``sequence_length`` for longer backups
-    :param target_update_interval: update the target network every ``target_update_interval``
-        environment steps.
+    :param target_update_interval: update the target network every ``target_update_interval`` environment steps
     :param exploration_fraction: fraction of entire training period over which the exploration rate is reduced
     :param exploration_initial_eps: initial value of random option probability
     :param exploration_final_eps: final value of random option probability
     :param max_grad_norm: The maximum value for the gradient clipping
-    :param stats_window_size: Window size for the rollout logging, specifying the number of episodes to average
-        the reported success rate, mean episode length, and mean reward over
+    :param stats_window_size: Number of episodes to average success rate, length and reward over when logging
     :param tensorboard_log: the log location for tensorboard (if None, no logging)
     :param policy_kwargs: additional arguments to be passed to the policy on creation
-    :param verbose: Verbosity level: 0 for no output, 1 for info messages (such as device or wrappers used), 2 for
-        debug messages
+    :param verbose: Verbosity level: 0 for no output, 1 for info messages (such as device), 2 for debug messages
     :param seed: Seed for the pseudo random generators
-    :param device: Device (cpu, cuda, ...) on which the code should be run.
-        Setting it to auto, the code will be run on the GPU if possible.
+    :param device: Device (cpu, cuda, ...) on which the code should be run; auto for the GPU if possible
     :param source_policies: The policies to reuse: a list of anything that ``as_source`` takes
     :param termination: A fixed β for all options (the paper's ablation; 1 chooses anew in every state),
         None to learn it
@@ -101,6 +94,10 @@ class CAPS(PolicyReuseAlgorithm):
     :param exploration_bonus: Added to the reward of a step to an observation that was seen n times, divided by n,
         when learning from it: rarely seen places are worth going to. A number, or a function of the remaining progress
         which had better end at 0. For environments whose observations come back; 0 is the paper.
+    :param exploration_episodes: Share of the episodes in which every choice is random, however low the exploration
+        rate: what no way leads to yet can still be found late in a run. 0 is the paper.
+    :param exploration_novelty: How much rather a random choice falls on what is new: the weight of an option whose
+        action was taken n times in the observation is divided by (1 + n) to this power. 0 is the paper.
     :param _init_setup_model: Whether or not to build the network at the creation of the instance
     """
 
@@ -155,6 +152,8 @@ class CAPS(PolicyReuseAlgorithm):
         interruption_margin: float = 0.0,
         averaging: float | None = None,
         exploration_bonus: float | Schedule = 0.0,
+        exploration_episodes: float = 0.0,
+        exploration_novelty: float = 0.0,
         _init_setup_model: bool = True,
     ) -> None:
         super().__init__(
@@ -198,8 +197,11 @@ class CAPS(PolicyReuseAlgorithm):
         self.interruption_margin = interruption_margin
         self.averaging = averaging
         self.exploration_bonus = exploration_bonus
-        # Active options and the states of recurrent sources, as `predict` takes them
+        self.exploration_episodes = exploration_episodes
+        self.exploration_novelty = exploration_novelty
+        # Active options and the states of recurrent sources, as `predict` takes them, and where all choices are random
         self._last_options: OptionState | None = None
+        self._exploring = np.zeros(1, dtype=bool)
 
         if _init_setup_model:
             self._setup_model()
@@ -220,6 +222,7 @@ class CAPS(PolicyReuseAlgorithm):
             "n_options": len(self.options),
             "sequence_length": self.sequence_length,
             "count_visits": self.exploration_bonus != 0,
+            "count_actions": self.exploration_novelty != 0,
         }
 
     def _check_arguments(self) -> None:
@@ -243,6 +246,7 @@ class CAPS(PolicyReuseAlgorithm):
             self.optimize_memory_usage = optimize_memory_usage
         if self._last_options is None or len(self._last_options[0]) != self.n_envs:
             self._last_options = (np.zeros(self.n_envs, dtype=np.int64), self.options.initial_states())
+            self._exploring = np.zeros(self.n_envs, dtype=bool)
         return setup
 
     def _sample_action(  # type: ignore[override]
@@ -267,23 +271,32 @@ class CAPS(PolicyReuseAlgorithm):
             arrived = np.flatnonzero(~starts) if starts.any() else slice(None)
             self._step_terminations(hidden[arrived], values[arrived], active[arrived])
         beta = self.policy.terminations_array(hidden)
+        option_actions, source_states = self.options.actions(self._emitted_observations(), source_states, starts)
         envs = np.arange(n_envs)
         ends = starts | (np.random.random(n_envs) < beta[envs, active])
         n_ends = int(np.count_nonzero(ends))
+        if self.exploration_episodes > 0:
+            self._exploring = np.where(starts, np.random.random(n_envs) < self.exploration_episodes, self._exploring)
         if n_ends:
-            epsilon = 1.0 if warm_up else self.exploration_rate
             temperature = self._now(self.greedy_temperature)
             if temperature > 0:
                 # Gumbel noise makes the greedy choice a draw from the softmax of the values
                 values = values + np.random.gumbel(scale=temperature, size=values.shape)
-            active = np.where(ends, choose(values, epsilon, self._exploration_weights), active)
-
-        option_actions, source_states = self.options.actions(self._emitted_observations(), source_states, starts)
+            epsilons = np.where(self._exploring | warm_up, 1.0, self.exploration_rate)
+            active = np.where(ends, choose(values, epsilons, self._weights_of(option_actions)), active)
         actions = option_actions[envs, active]
         agreements = option_actions == actions[:, None]
         self._last_options = (active, source_states)
         self._statistics.add_step(active, n_ends, agreements, beta)
         return actions, OptionActions(actions, active, agreements)
+
+    def _weights_of(self, option_actions: np.ndarray) -> np.ndarray | None:
+        """How likely each option is when it is chosen at random, by what it would do."""
+        if self.exploration_novelty == 0:
+            return self._exploration_weights
+        visits = self.replay_buffer.action_visits(self._original_observations(), option_actions)
+        weights = ((1.0 + visits) / (1.0 + visits.min(axis=1, keepdims=True))) ** -self.exploration_novelty
+        return weights if self._exploration_weights is None else weights * self._exploration_weights
 
     def _on_step(self) -> None:
         super()._on_step()
@@ -307,22 +320,9 @@ class CAPS(PolicyReuseAlgorithm):
             return self.policy.terminations(hidden)
         return hidden.new_full((len(hidden), len(self.options)), self._now(self.target_termination))
 
-    def _with_bonus(self, data: OptionReplayBufferSamples) -> OptionReplayBufferSamples:
-        bonus = self._now(self.exploration_bonus)
-        if bonus == 0:
-            return data
-        if data.visits is None:
-            raise ValueError(
-                "exploration_bonus needs a replay buffer that counts visits, and this one was filled without: "
-                "pass exploration_bonus=0, or start with an empty buffer."
-            )
-        return data._replace(rewards=data.rewards + bonus / data.visits)
-
     def _now(self, value: float | Schedule) -> float:
         """What an argument is at present that is a number or a schedule."""
-        if isinstance(value, PiecewiseLinear):
-            value = value.over(self._total_timesteps)
-        return FloatSchedule(value)(self._current_progress_remaining)
+        return value_at(value, self._current_progress_remaining, self._total_timesteps)
 
     def train(self, gradient_steps: int, batch_size: int = 100) -> None:
         # Switch to train mode (this affects batch norm / dropout)
@@ -333,7 +333,8 @@ class CAPS(PolicyReuseAlgorithm):
         losses = []
         parameters = list(self.q_net.parameters())
         for _ in range(gradient_steps):
-            data = self._with_bonus(self.replay_buffer.sample(batch_size, env=self._vec_normalize_env))
+            data = self.replay_buffer.sample(batch_size, env=self._vec_normalize_env)
+            data = with_bonus(data, self._now(self.exploration_bonus))
             length, n_sequences = data.mask.shape
             n_steps = length * n_sequences
             shape = (length, n_sequences, len(self.options))

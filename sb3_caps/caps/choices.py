@@ -3,23 +3,27 @@
 import numpy as np
 
 
-def choose(values: np.ndarray, epsilon: float, weights: np.ndarray | None = None) -> np.ndarray:
+def choose(values: np.ndarray, epsilon: float | np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
     """
     Choose an option for each environment, ε-greedily and each on its own.
 
     :param values: Q_O(s, o) in the state of each environment
-    :param epsilon: probability to draw the option at random
-    :param weights: probabilities of that draw, None for uniform
+    :param epsilon: probability to draw the option at random, one or one for each environment
+    :param weights: probabilities of that draw, or weights for each environment, of the shape of the values;
+        None for uniform
     :return: an option for each environment
     """
     greedy = values.argmax(axis=1)
-    if epsilon <= 0.0:
+    if np.all(epsilon <= 0.0):
         return greedy
     n_envs, n_options = values.shape
     if weights is None:
         drawn = np.random.randint(n_options, size=n_envs)
-    else:
+    elif weights.ndim == 1:
         drawn = np.random.choice(n_options, size=n_envs, p=weights)
+    else:
+        ends = weights.cumsum(axis=1)
+        drawn = (np.random.random((n_envs, 1)) * ends[:, -1:] >= ends).sum(axis=1)
     return np.where(np.random.random(n_envs) < epsilon, drawn, greedy)
 
 

@@ -1,9 +1,25 @@
-"""The targets of option values: Algorithm 2, along sequences."""
+"""The targets of option values: Algorithm 2, along sequences, and what a bonus adds to rewards."""
 
 import numpy as np
 import torch as th
 
 from sb3_caps.common.buffers import OptionReplayBufferSamples
+
+
+def with_bonus(data: OptionReplayBufferSamples, bonus: float) -> OptionReplayBufferSamples:
+    """
+    :param data: sequences
+    :param bonus: added to the reward of a step to an observation that was seen n times, divided by n
+    :return: the same with higher rewards
+    """
+    if bonus == 0:
+        return data
+    if data.visits is None:
+        raise ValueError(
+            "exploration_bonus needs a replay buffer that counts visits, and this one was filled without: "
+            "pass exploration_bonus=0, or start with an empty buffer."
+        )
+    return data._replace(rewards=data.rewards + bonus / data.visits)
 
 
 def option_targets(

@@ -106,13 +106,19 @@ class PolicyReuseAlgorithm(DQN):
         self.options.normalizer = None if normalizer is None else ObservationNormalizer(normalizer)
         return setup
 
+    def _original_observations(self) -> Observations:
+        """
+        :return: the last observations before they were normalized, as the replay buffer gets them
+        """
+        original = self._last_obs if self._vec_normalize_env is None else self._last_original_obs
+        assert original is not None
+        return original
+
     def _emitted_observations(self) -> Observations:
         """
         :return: the last observations as the environments emitted them, for the sources
         """
-        original = self._last_obs if self._vec_normalize_env is None else self._last_original_obs
-        assert original is not None
-        return self.options.as_emitted(original)
+        return self.options.as_emitted(self._original_observations())
 
     def _store_transition(
         self,

@@ -77,11 +77,13 @@ class OptionReplayBuffer(ReplayBuffer):
         1 for no stacks, None to leave it to ``optimize_memory_usage``.
     :param compression: Compress observations without loss: ``"zlib"``, or ``"lz4"``, which is faster and an extra
     :param count_visits: Count how often each observation was seen
+    :param count_actions: Count how often each action was taken in each observation
     """
 
     stores: dict[str | None, ObservationStore]
     # None for a buffer that was saved before there were counts, too
     visit_counts: VisitCounts | None = None
+    action_counts: VisitCounts | None = None
 
     def __init__(
         self,
@@ -97,6 +99,7 @@ class OptionReplayBuffer(ReplayBuffer):
         frame_stack: int | None = None,
         compression: Compression | None = None,
         count_visits: bool = False,
+        count_actions: bool = False,
     ) -> None:
         # Not ReplayBuffer.__init__, which would allocate its own arrays (SB3's DictReplayBuffer does the same).
         BaseBuffer.__init__(self, buffer_size, observation_space, action_space, device, n_envs)
@@ -125,6 +128,8 @@ class OptionReplayBuffer(ReplayBuffer):
         if count_visits:
             self.visit_counts = VisitCounts()
             self.visit_places = np.zeros(rows, dtype=np.uint32)
+        if count_actions:
+            self.action_counts = VisitCounts()
 
     def reset(self) -> None:
         """Forget everything."""
@@ -133,6 +138,8 @@ class OptionReplayBuffer(ReplayBuffer):
             store.reset()
         if self.visit_counts is not None:
             self.visit_counts = VisitCounts()
+        if self.action_counts is not None:
+            self.action_counts = VisitCounts()
 
     def _store(self, key: str | None, frame_stack: int) -> ObservationStore:
         space = self.spaces_by_key[key]
@@ -221,10 +228,25 @@ class OptionReplayBuffer(ReplayBuffer):
             self.timeouts[row] = [info.get("TimeLimit.truncated", False) for info in infos]
         if self.visit_counts is not None:
             self.visit_places[row] = self.visit_counts.add(next_obs)
+        if self.action_counts is not None:
+            self.action_counts.add(obs, action.actions)
         self.pos += 1
         if self.pos == self.buffer_size:
             self.full = True
             self.pos = 0
+
+    def action_visits(self, obs: np.ndarray | dict[str, np.ndarray], actions: np.ndarray) -> np.ndarray:
+        """
+        :param obs: observations, as they were added
+        :param actions: for each observation several actions, of shape (observations, actions)
+        :return: how often each action was taken in its observation
+        """
+        if self.action_counts is None:
+            raise ValueError(
+                "exploration_novelty needs a replay buffer that counts actions, and this one was filled without: "
+                "pass exploration_novelty=0, or start with an empty buffer."
+            )
+        return self.action_counts.counts[self.action_counts.places(obs, actions)]
 
     def _detect_stacks(
         self, obs: np.ndarray | dict[str, np.ndarray], next_obs: np.ndarray | dict[str, np.ndarray]

@@ -4,6 +4,8 @@ import itertools
 from collections.abc import Sequence
 
 import numpy as np
+from stable_baselines3.common.type_aliases import Schedule
+from stable_baselines3.common.utils import FloatSchedule
 
 
 class PiecewiseLinear:
@@ -46,3 +48,15 @@ class PiecewiseLinear:
 
     def __repr__(self) -> str:
         return f"PiecewiseLinear({self.points})"
+
+
+def value_at(value: float | Schedule, progress_remaining: float, total_timesteps: int) -> float:
+    """
+    :param value: a number or a schedule
+    :param progress_remaining: how much of the run remains, from 1 to 0
+    :param total_timesteps: the length of the run
+    :return: its value at that time
+    """
+    if isinstance(value, PiecewiseLinear):
+        value = value.over(total_timesteps)
+    return FloatSchedule(value)(progress_remaining)

@@ -116,6 +116,8 @@ RECOMMENDED = Settings(
             "interruption_margin": 0.01,
             "averaging": 0.003,
             "exploration_bonus": LinearSchedule(0.01, 0.0, 0.4),
+            "exploration_episodes": 0.25,
+            "exploration_novelty": 3.0,
         },
         # By π-reuse alone nothing is found here: it explores as the others do, too
         "PRQL": {"exploration_initial_eps": 1.0},
