@@ -16,15 +16,24 @@ def choose(values: np.ndarray, epsilon: float | np.ndarray, weights: np.ndarray 
     greedy = values.argmax(axis=1)
     if np.all(epsilon <= 0.0):
         return greedy
-    n_envs, n_options = values.shape
+    envs, n_options = values.shape[:1], values.shape[1]
     if weights is None:
-        drawn = np.random.randint(n_options, size=n_envs)
+        drawn = np.random.randint(n_options, size=envs)
     elif weights.ndim == 1:
-        drawn = np.random.choice(n_options, size=n_envs, p=weights)
+        drawn = np.random.choice(n_options, size=envs, p=weights)
     else:
-        ends = weights.cumsum(axis=1)
-        drawn = (np.random.random((n_envs, 1)) * ends[:, -1:] >= ends).sum(axis=1)
-    return np.where(np.random.random(n_envs) < epsilon, drawn, greedy)
+        drawn = draw(weights, np.random.random(envs))
+    return np.where(np.random.random(envs) < epsilon, drawn, greedy)
+
+
+def draw(weights: np.ndarray, uniform: np.ndarray) -> np.ndarray:
+    """
+    :param weights: of shape (draws, options)
+    :param uniform: for each draw a number from 0 to below 1
+    :return: for each an option, as likely as its weight is high
+    """
+    ends = weights.cumsum(axis=1)
+    return (uniform[:, None] * ends[:, -1:] >= ends).sum(axis=1)
 
 
 def to_interrupt(values: np.ndarray, margin: float) -> np.ndarray:

@@ -6,11 +6,13 @@ drawn at random see is counted.
 """
 
 import argparse
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
+from sb3_caps.caps.choices import draw
 from sb3_caps.envs.monster_kong.env import HORIZON
 from sb3_caps.envs.monster_kong.level import GOALS
 from sb3_caps.envs.monster_kong.physics import ACTIONS
@@ -24,6 +26,7 @@ NOISES = (0.0, 0.005, 0.01, 0.02)
 MARGINS = (0.0, 0.01, 0.03)
 HORIZONS = (HORIZON, 200, 100, 50)
 WEIGHTS = (1.0, 1 / 3)
+NOVELTIES = (0.0, 3.0)
 N_GAMES = 64
 
 
@@ -130,17 +133,23 @@ def coverage_table(setting: str | Path, goals: list[str], steps: int, seeds: lis
     :return: the lines of a table: mean share of the optimum that the transitions seen allow, and the lowest
     """
     yield f"The share of the optimum that {steps:,} steps of random options, β = 0.12, allow (lowest of {len(seeds)}):"
-    yield f"| horizon | weight of sources | {' | '.join(goals)} |"
-    yield "| --- " * (2 + len(goals)) + "|"
-    for horizon in HORIZONS:
-        for weight in WEIGHTS:
-            shares = [[coverage(setting, goal, horizon, weight, steps, seed) for seed in seeds] for goal in goals]
-            cells = " | ".join(f"{np.mean(found):.0%} ({min(found):.0%})" for found in shares)
-            yield f"| {horizon} | {weight:.2f} | {cells} |"
+    yield f"| horizon | weight of sources | novelty | {' | '.join(goals)} |"
+    yield "| --- " * (3 + len(goals)) + "|"
+    for horizon, weight, novelty in itertools.product(HORIZONS, WEIGHTS, NOVELTIES):
+        shares = [[coverage(setting, goal, horizon, weight, steps, seed, novelty) for seed in seeds] for goal in goals]
+        cells = " | ".join(f"{np.mean(found):.0%} ({min(found):.0%})" for found in shares)
+        yield f"| {horizon} | {weight:.2f} | {novelty:.0f} | {cells} |"
 
 
 def coverage(
-    setting: str | Path, goal: str, horizon: int, weight: float, steps: int, seed: int, beta: float = 0.12
+    setting: str | Path,
+    goal: str,
+    horizon: int,
+    weight: float,
+    steps: int,
+    seed: int,
+    novelty: float = 0.0,
+    beta: float = 0.12,
 ) -> float:
     """
     Draw options at random, then plan with the transitions that were seen.
@@ -151,6 +160,7 @@ def coverage(
     :param weight: of sources beside primitives
     :param steps: environment steps
     :param seed: of the draws
+    :param novelty: the weight of an option whose action was taken n times in a state is divided by (1 + n) to this
     :param beta: the probability that an option ends
     :return: the share of the optimum that they allow
     """
@@ -159,19 +169,21 @@ def coverage(
     reached = table.reached(goal)
     ended = reached | table.spiked
     weights = np.repeat([weight, 1.0], [actions.shape[1] - len(ACTIONS), len(ACTIONS)])
-    seen = np.zeros(table.successors.shape, dtype=bool)
+    taken = np.zeros(table.successors.shape)
     states = np.zeros(N_GAMES, dtype=np.int64)
     options, ages, over = np.zeros(N_GAMES, dtype=np.int64), np.zeros(N_GAMES, dtype=np.int64), np.ones(N_GAMES, bool)
     for _ in range(steps // N_GAMES):
         states = np.where(over, generator.choice(solution.starts, N_GAMES), states)
         ages = np.where(over, 0, ages) + 1
-        drawn = generator.choice(len(weights), N_GAMES, p=weights / weights.sum())
+        visits = taken[states[:, None], actions[states]]
+        drawn = draw(weights / (1 + visits) ** novelty, generator.random(N_GAMES))
         options = np.where(over | (generator.random(N_GAMES) < beta), drawn, options)
-        taken = actions[states, options]
-        seen[states, taken] = True
-        states = table.successors[states, taken].astype(np.int64)
+        chosen = actions[states, options]
+        np.add.at(taken, (states, chosen), 1)
+        states = table.successors[states, chosen].astype(np.int64)
         over = ended[states] | (ages >= horizon)
 
+    seen = taken > 0
     rewards = (seen & reached[table.successors]).astype(np.float64)
     discounts = 0.99 * (seen & ~ended[table.successors])
     values, change = np.zeros(len(table)), np.inf
