@@ -15,8 +15,9 @@ from sb3_caps import CAPS, SourceFeatures, VecSourceFeatures
 from sb3_caps.envs.monster_kong.vec_env import MonsterKongVecEnv
 
 MakeEnv = Callable[[int], VecEnv]
-# Steps before anything is measured: in the first ones all that the agent sees is new to it
-WARM_UP = 2000
+# Steps before anything is measured: in the first ones all that the agent sees is new to it. Each of many environments
+# does fewer of them, so that it takes more.
+WARM_UP, LONG_WARM_UP = 2_000, 10_000
 
 
 def pixels(n_envs: int) -> VecEnv:
@@ -72,16 +73,17 @@ def sources(policy: str, make_env: MakeEnv, number: int) -> list[DQN]:
     return [DQN(policy, make_env(1), buffer_size=1, seed=seed) for seed in range(number)]
 
 
-def trained(algorithm: type[DQN], policy: str, env: VecEnv, **arguments: Any) -> DQN:
+def trained(algorithm: type[DQN], policy: str, env: VecEnv, warm_up: int = WARM_UP, **arguments: Any) -> DQN:
     """
     :param algorithm: CAPS or DQN
     :param policy: "MlpPolicy" or "CnnPolicy"
     :param env: its environments
+    :param warm_up: steps before learning starts
     :param arguments: others
     :return: a model in the middle of its training, with batches of 32 and one update every 4 steps
     """
-    model = algorithm(policy, env, buffer_size=20_000, learning_starts=WARM_UP, batch_size=32, seed=0, **arguments)
-    return model.learn(WARM_UP + 16 * env.num_envs)
+    model = algorithm(policy, env, buffer_size=20_000, learning_starts=warm_up, batch_size=32, seed=0, **arguments)
+    return model.learn(warm_up + 16 * env.num_envs)
 
 
 def rates(models: Sequence[DQN], steps: int, rounds: int) -> list[float]:
@@ -128,7 +130,7 @@ def by_source_features(n_envs: int, steps: int, rounds: int) -> Result:
     """
     env = pixels(n_envs)
     features = SourceFeatures(sources("CnnPolicy", pixels, 3), _seen(env, 300))
-    given = {"source_policies": features.policies, "sequence_length": 8}
+    given: dict[str, Any] = {"source_policies": features.policies, "sequence_length": 8}
     ours = trained(CAPS, "MlpPolicy", VecSourceFeatures(env, features), **given)
     rate, theirs = rates([ours, trained(DQN, "CnnPolicy", pixels(n_envs))], steps, rounds)
     label = f"Monster Kong pixels, {n_envs} environment{'s' if n_envs > 1 else ''}, source features, beside DQN"
@@ -184,8 +186,10 @@ def growth(full: bool) -> list[Result]:
 def _growth_with_environments(rounds: int) -> list[Result]:
     speed: dict[tuple[str, int], float] = {}
     for n_envs in (1, 8, 32):
-        ours = trained(CAPS, "CnnPolicy", pixels(n_envs), source_policies=sources("CnnPolicy", pixels, 3))
-        both = rates([ours, trained(DQN, "CnnPolicy", pixels(n_envs))], int(160 * np.sqrt(n_envs) // 32 * 32), rounds)
+        given = sources("CnnPolicy", pixels, 3)
+        ours = trained(CAPS, "CnnPolicy", pixels(n_envs), LONG_WARM_UP, source_policies=given)
+        theirs = trained(DQN, "CnnPolicy", pixels(n_envs), LONG_WARM_UP)
+        both = rates([ours, theirs], int(160 * np.sqrt(n_envs) // 32 * 32), rounds)
         speed["ours", n_envs], speed["theirs", n_envs] = both
     results = []
     for n_envs in (8, 32):

@@ -1,6 +1,5 @@
 """Episodes of random choices, and random choices that rather fall on what is new."""
 
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +132,6 @@ def test_a_run_goes_on_with_its_counts(tmp_path: Path) -> None:
     # One seed, one run
     again = started()
     np.testing.assert_array_equal(again.replay_buffer.options, model.replay_buffer.options)
-    pickle.dumps(again.replay_buffer)
 
 
 def test_a_buffer_without_counts_is_refused(tmp_path: Path) -> None:
