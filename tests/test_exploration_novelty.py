@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch as th
 from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_caps import CAPS
@@ -14,7 +15,7 @@ from sb3_caps.caps.choices import choose
 from sb3_caps.common.visits import VisitCounts
 from tests.toy_world import LENGTH, Corridor
 
-RARELY: dict[str, Any] = {"exploration_initial_eps": 0.0, "exploration_final_eps": 0.0}
+GREEDY: dict[str, Any] = {"exploration_initial_eps": 0.0, "exploration_final_eps": 0.0}
 
 
 def make(n_envs: int = 2, kind: str = "box", **kwargs: Any) -> CAPS:
@@ -47,7 +48,7 @@ def test_weights_and_rates_for_each_environment() -> None:
 
 
 def test_a_share_of_the_episodes_is_random_and_the_others_are_not() -> None:
-    model = make(n_envs=20, exploration_episodes=0.3, **RARELY)
+    model = make(n_envs=20, exploration_episodes=0.3, **GREEDY)
     with th.no_grad():
         last = model.q_net.q_net[-1]
         assert isinstance(last, th.nn.Linear)
@@ -68,7 +69,7 @@ def test_a_share_of_the_episodes_is_random_and_the_others_are_not() -> None:
 
 def test_what_is_new_comes_first() -> None:
     """With so high an exponent an action is taken again only after all others: counts differ by one at most."""
-    model = make(n_envs=1, exploration_novelty=200.0, exploration_episodes=1.0, **RARELY)
+    model = make(n_envs=1, exploration_novelty=200.0, exploration_episodes=1.0, **GREEDY)
     model.learn(60, log_interval=10**9)
     found = model.replay_buffer.action_visits(np.eye(LENGTH, dtype=np.float32), np.tile(np.arange(3), (LENGTH, 1)))
     assert found.sum() == 60
@@ -77,7 +78,7 @@ def test_what_is_new_comes_first() -> None:
 
 @pytest.mark.parametrize("kind", ["dict", "discrete", "image"])
 def test_any_observation_is_told_from_others(kind: str) -> None:
-    model = make(n_envs=1, kind=kind, exploration_novelty=200.0, exploration_episodes=1.0, **RARELY)
+    model = make(n_envs=1, kind=kind, exploration_novelty=200.0, exploration_episodes=1.0, **GREEDY)
     model.learn(80, log_interval=10**9)
     counts = model.replay_buffer.action_counts
     assert counts is not None
@@ -147,6 +148,8 @@ def test_a_buffer_without_counts_is_refused(tmp_path: Path) -> None:
     [
         ({"exploration_episodes": 1.5}, "exploration_episodes must be a share from 0 to 1, not 1.5"),
         ({"exploration_novelty": -1.0}, "exploration_novelty must not be negative, but is -1.0"),
+        ({"exploration_novelty": LinearSchedule(3.0, 0.0, 1.0)}, "exploration_novelty must be a number, not Linear"),
+        ({"exploration_episodes": LinearSchedule(1.0, 0.0, 1.0)}, "exploration_episodes must be a number, not Linear"),
     ],
 )
 def test_what_cannot_be_is_refused(arguments: dict[str, Any], message: str) -> None:

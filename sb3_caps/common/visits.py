@@ -6,7 +6,7 @@ import numpy as np
 
 # Ten thousand observations are told apart but for one in four hundred, whatever they look like
 N_COUNTS = 2**22
-# Far from anything that two checksums differ by
+# Spreads the actions of an observation over all counts, where each pair is then as rarely taken for another one
 BETWEEN_ACTIONS = np.uint32(2654435761)
 
 
