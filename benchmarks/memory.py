@@ -14,7 +14,7 @@ from stable_baselines3.common.logger import configure
 from benchmarks.report import Result, clock, interleaved
 from benchmarks.throughput import pixels, sources, trained
 from sb3_caps import CAPS
-from sb3_caps.common.buffers import OptionActions, OptionReplayBuffer
+from sb3_caps.common.buffers import OptionReplayBuffer
 from sb3_caps.common.extras import require
 from sb3_caps.common.observation_stores import CompressedItems
 
@@ -55,9 +55,9 @@ def fill(buffer: OptionReplayBuffer, recorded: list[tuple[Any, ...]]) -> float:
     agreements = np.zeros((1, N_OPTIONS), dtype=bool)
     taken = []
     for observation, following, actions, rewards, dones, infos in recorded:
-        options = OptionActions(actions, actions, agreements)
         begin = clock()
-        buffer.add(observation, following, options, rewards, dones, infos)
+        buffer.add(observation, following, actions, rewards, dones, infos)
+        buffer.add_options(actions, agreements)
         taken.append(clock() - begin)
     return statistics.median(taken)
 
@@ -134,8 +134,8 @@ def defaults(recorded: list[tuple[Any, ...]]) -> Result:
     agreements = np.zeros((1, len(model.options)), dtype=bool)
     for step in range(MILLION):
         observation, following, actions, rewards, dones, infos = recorded[step % len(recorded)]
-        options = OptionActions(actions, actions, agreements)
-        model.replay_buffer.add(observation, following, options, rewards, dones, infos)
+        model.replay_buffer.add(observation, following, actions, rewards, dones, infos)
+        model.replay_buffer.add_options(actions, agreements)
     assert model.replay_buffer.full
     model.set_logger(configure(None, []))
     model.train(gradient_steps=10, batch_size=model.batch_size)

@@ -16,7 +16,7 @@ from stable_baselines3.common.vec_env import VecFrameStack
 
 from sb3_caps import CAPS
 from sb3_caps.common import buffers
-from sb3_caps.common.buffers import OptionActions, OptionReplayBuffer
+from sb3_caps.common.buffers import OptionReplayBuffer
 from sb3_caps.common.observation_stores import ObservationStore, detected_frame_stack
 from tests.toy_world import Corridor, go_right
 
@@ -111,15 +111,13 @@ class Film:
         buffer.add(
             self.batch([step.observation for step in new]),
             self.batch([step.successor for step in new]),
-            OptionActions(
-                np.array([step.action for step in new]),
-                np.array([step.option for step in new]),
-                np.array([step.agreements for step in new]),
-            ),
+            np.array([step.action for step in new]),
             np.array([step.reward for step in new], dtype=np.float32),
             np.array([step.done for step in new]),
             [{"TimeLimit.truncated": True} if step.truncated else {} for step in new],
         )
+        options, agreements = [step.option for step in new], [step.agreements for step in new]
+        buffer.add_options(np.array(options), np.array(agreements))
 
 
 def assert_same(film: Film, found: Any, index: int, expected: Any) -> None:
@@ -254,8 +252,7 @@ def test_images_that_are_no_stacks_are_stored_whole() -> None:
     space = spaces.Box(0, 255, (3, SIDE, SIDE), np.uint8)
     buffer = OptionReplayBuffer(10, space, spaces.Discrete(4), "cpu", optimize_memory_usage=True, n_options=N_OPTIONS)
     images = rng.integers(255, size=(2, 1, 3, SIDE, SIDE), dtype=np.uint8)
-    nothing = OptionActions(np.zeros(1, int), np.zeros(1, int), np.zeros((1, N_OPTIONS), bool))
-    buffer.add(images[0], images[1], nothing, np.zeros(1), np.zeros(1, bool), [{}])
+    buffer.add(images[0], images[1], np.zeros(1, int), np.zeros(1), np.zeros(1, bool), [{}])
     assert buffer.stores[None].frame_stack == 1
 
 

@@ -21,10 +21,10 @@ def set_network(model: CAPS, values: list[float], beta: list[float]) -> None:
     with th.no_grad():
         last = model.q_net.q_net[-1]
         assert isinstance(last, th.nn.Linear)
-        for layer in (last, model.policy.termination_net):
+        for layer in (last, model.q_net.termination_net):
             layer.weight.zero_()
         last.bias.copy_(th.tensor(values))
-        model.policy.termination_net.bias.copy_(th.logit(th.tensor(beta), eps=1e-6))
+        model.q_net.termination_net.bias.copy_(th.logit(th.tensor(beta), eps=1e-6))
 
 
 @pytest.mark.parametrize("beta", [0.1, 0.5, 0.9])

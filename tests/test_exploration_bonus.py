@@ -13,7 +13,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.utils import LinearSchedule
 
 from sb3_caps import CAPS, PiecewiseLinear
-from sb3_caps.common.buffers import OptionActions, OptionReplayBuffer
+from sb3_caps.common.buffers import OptionReplayBuffer
 from sb3_caps.common.visits import VisitCounts
 from tests.test_training import trained_a_little
 from tests.toy_world import Corridor
@@ -43,8 +43,7 @@ def test_the_buffer_counts_what_followed_each_step() -> None:
     walk = np.array([[0, 5], [1, 5], [0, 6], [1, 5], [2, 5]], dtype=np.float32)
     none = np.zeros(2, dtype=np.int64)
     for now, then in itertools.pairwise(walk):
-        options = OptionActions(none, none, np.ones((2, 2), dtype=bool))
-        buffer.add(now[:, None], then[:, None], options, np.zeros(2), np.zeros(2, dtype=bool), [{}, {}])
+        buffer.add(now[:, None], then[:, None], none, np.zeros(2), np.zeros(2, dtype=bool), [{}, {}])
     # Seen as successors: 1, 0, 1, 2 and 5, 6, 5, 5; the oldest of the four steps is gone
     for kept in (buffer, pickle.loads(pickle.dumps(buffer))):
         for env, expected in enumerate([[1, 2, 1], [1, 3, 3]]):

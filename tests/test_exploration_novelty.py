@@ -11,7 +11,7 @@ from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_caps import CAPS
-from sb3_caps.caps.choices import choose
+from sb3_caps.caps.exploration import epsilon_greedy
 from sb3_caps.common.visits import VisitCounts
 from tests.toy_world import LENGTH, Corridor
 
@@ -40,7 +40,7 @@ def test_weights_and_rates_for_each_environment() -> None:
     weights = np.tile([0.0, 1.0, 3.0], (n_envs, 1))
     weights[n_envs // 2 :] = [2.0, 0.0, 2.0]
     epsilon = np.repeat([[0.0, 1.0]], n_envs // 2, axis=0).ravel()
-    drawn = choose(values, epsilon, weights)
+    drawn = epsilon_greedy(values, epsilon, weights)
     assert (drawn[epsilon == 0] == 2).all()
     for half, shares in ((slice(n_envs // 2), [0, 1 / 4, 3 / 4]), (slice(n_envs // 2, None), [1 / 2, 0, 1 / 2])):
         of_half = drawn[half][epsilon[half] == 1]
@@ -91,14 +91,16 @@ def test_any_observation_is_told_from_others(kind: str) -> None:
 def test_weights_of_options_count_beside_novelty() -> None:
     model = make(exploration_novelty=1.0, option_weights=[1.0, 1.0, 2.0])
     model.learn(100, log_interval=10**9)
-    model._last_obs = np.eye(LENGTH, dtype=np.float32)[[LENGTH - 1]]  # where an episode ends nothing was done yet
-    fresh = model._weights_of(np.arange(3)[None])
+    buffer, exploration = model.replay_buffer, model._exploration
+    assert exploration is not None
+    place = np.eye(LENGTH, dtype=np.float32)[[LENGTH - 1]]  # where an episode ends nothing was done yet
+    fresh = exploration.random_weights(buffer.action_visits(place, np.arange(3)[None]))
     assert fresh is not None
     np.testing.assert_allclose(fresh / fresh.sum(), [[0.25, 0.25, 0.5]])
-    model.replay_buffer.action_counts = counts = VisitCounts()
-    counts.add(np.repeat(model._last_obs, 4, axis=0), np.array([0, 2, 2, 2]))
+    buffer.action_counts = counts = VisitCounts()
+    counts.add(np.repeat(place, 4, axis=0), np.array([0, 2, 2, 2]))
     # Taken once, never and three times: 1/2, 1 and 1/4, times 1, 1 and 2
-    seen = model._weights_of(np.arange(3)[None])
+    seen = exploration.random_weights(buffer.action_visits(place, np.arange(3)[None]))
     assert seen is not None
     np.testing.assert_allclose(seen / seen[0, 1], [[0.5, 1.0, 0.5]])
 
@@ -122,7 +124,9 @@ def test_a_run_goes_on_with_its_counts(tmp_path: Path) -> None:
     model.save_replay_buffer(tmp_path / "buffer")
     loaded = CAPS.load(tmp_path / "model", env=model.get_env())
     loaded.load_replay_buffer(tmp_path / "buffer")
-    np.testing.assert_array_equal(loaded._exploring, model._exploring)
+    assert loaded._exploration is not None
+    assert model._exploration is not None
+    np.testing.assert_array_equal(loaded._exploration.random_episodes, model._exploration.random_episodes)
     loaded.learn(100, reset_num_timesteps=False)
     counts = loaded.replay_buffer.action_counts
     assert counts is not None

@@ -13,6 +13,7 @@ from stable_baselines3.common.utils import LinearSchedule, set_random_seed
 from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_caps import CAPS, PiecewiseLinear
+from sb3_caps.caps.execution import OptionExecution
 from tests.toy_world import LENGTH, Corridor, go_left, go_right, right_then_stay
 
 SOURCES = [go_right, right_then_stay]
@@ -54,8 +55,8 @@ def test_load_brings_everything_back(tmp_path: Path) -> None:
     assert all(th.equal(state["state"][0][key], loaded_state["state"][0][key]) for key in ("exp_avg", "exp_avg_sq"))
     assert loaded.policy.termination_optimizer.param_groups[0]["lr"] == 0.01
     assert loaded.exploration_rate == pytest.approx(0.1)
-    assert loaded.policy.interruption_margin == 0.02
-    assert loaded._target_terminations(th.zeros(1, 64))[0].tolist() == pytest.approx([0.3] * 6)
+    assert loaded.policy.execution == OptionExecution("interrupting", 0.02)
+    assert loaded._now("target_termination") == pytest.approx(0.3)
     for attribute in ("sequence_length", "execution", "num_timesteps", "option_weights", "_n_updates"):
         assert getattr(loaded, attribute) == getattr(model, attribute)
     observations = np.eye(LENGTH, dtype=np.float32)

@@ -34,14 +34,14 @@ def slow_loss(model: CAPS, rows: np.ndarray, envs: np.ndarray) -> th.Tensor:
         observation = th.as_tensor(buffer.stores[None].get(np.array([row]), np.array([env])))
         successor = th.as_tensor(buffer.stores[None].get_next(np.array([row]), np.array([env])))
         with th.no_grad():
-            online, target = model.q_net(successor)[0], model.q_net_target(successor)[0]
-            beta = th.sigmoid(model.policy.termination_net(model.policy.hidden(successor)))[0]
+            online, target = model.q_net(successor).values[0], model.q_net_target(successor).values[0]
+            beta = model.q_net(successor).terminations[0]
         terminal = bool(buffer.dones[row, env]) and not bool(buffer.timeouts[row, env])
         for option, agrees in enumerate(buffer.agreements[row, env]):
             if agrees:
                 u = (1 - beta[option]) * target[option] + beta[option] * target[online.argmax()]
                 wanted = float(buffer.rewards[row, env]) + (0.0 if terminal else 0.99 * u)
-                losses.append(F.smooth_l1_loss(model.q_net(observation)[0, option], th.as_tensor(wanted)))
+                losses.append(F.smooth_l1_loss(model.q_net(observation).values[0, option], th.as_tensor(wanted)))
     return th.stack(losses).sum() / len(rows)
 
 
@@ -50,7 +50,7 @@ def test_one_gradient_step_equals_the_slow_one() -> None:
     with th.no_grad():  # a target network of its own, and terminations that differ between options
         for net in (model, reference):
             th.manual_seed(1)
-            for parameter in [*net.q_net_target.parameters(), *net.policy.termination_net.parameters()]:
+            for parameter in [*net.q_net_target.parameters(), *net.q_net.termination_net.parameters()]:
                 parameter.add_(0.1 * th.randn_like(parameter))
     np.random.seed(5)
     size = model.replay_buffer.size()
@@ -78,50 +78,80 @@ def test_termination_of_the_targets_alone(target_termination: Any, beta: float) 
     model = trained_a_little(target_termination=target_termination, initial_termination=0.9, **settings)
     reference = trained_a_little(initial_termination=0.9, **settings)
     with th.no_grad():
-        reference.policy.termination_net.bias.fill_(float(np.log(beta / (1 - beta))))
+        reference.q_net.termination_net.bias.fill_(float(np.log(beta / (1 - beta))))
     np.random.seed(5)
     model.train(gradient_steps=1, batch_size=64)
     np.random.seed(5)
     reference.train(gradient_steps=1, batch_size=64)
-    for ours, theirs in zip(model.q_net.parameters(), reference.q_net.parameters(), strict=True):
+    for ours, theirs in zip(model.q_net.q_net.parameters(), reference.q_net.q_net.parameters(), strict=True):
         th.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
     # Options still end by the learned one
-    assert model.policy.terminations_array(np.zeros((1, 64), dtype=np.float32))[0] == pytest.approx([0.9] * 6)
+    assert model.q_net.terminations(th.zeros(1, 64))[0].tolist() == pytest.approx([0.9] * 6)
 
 
 def test_gradient_steps_leave_terminations_alone() -> None:
     model = trained_a_little()
-    before = [parameter.clone() for parameter in model.policy.termination_net.parameters()]
+    before = [parameter.clone() for parameter in model.q_net.termination_net.parameters()]
     model.train(gradient_steps=3, batch_size=32)
-    for old, new in zip(before, model.policy.termination_net.parameters(), strict=True):
+    for old, new in zip(before, model.q_net.termination_net.parameters(), strict=True):
         assert th.equal(old, new)
+
+
+def arrive(model: CAPS, observations: np.ndarray, options: list[int], starts: list[bool]) -> None:
+    """The online step of β in environments that have just arrived."""
+    model._last_obs = observations
+    model._last_options = (np.array(options), model.options.initial_states())
+    model._last_episode_starts = np.array(starts)
+    model._learn_terminations()
 
 
 def test_termination_step_by_hand() -> None:
     model = CAPS("MlpPolicy", Corridor(), termination_learning_rate=0.1, policy_kwargs={"net_arch": [2]})
-    hidden, option = th.tensor([[2.0, 3.0]]), th.tensor([1])
-    model.policy.step_terminations(hidden.numpy(), option.numpy(), advantages=np.array([-0.4], dtype=np.float32))
-    # β = 0.5, so the slope is 0.25 * -0.4 = -0.1, and θ moves by -0.1 * -0.1 = 0.01 times the features
-    assert model.policy.termination_net.weight.tolist() == [[0, 0], pytest.approx([0.02, 0.03]), [0, 0]]
-    assert model.policy.termination_net.bias.tolist() == pytest.approx([0, 0.01, 0])
+    model.termination_regularization = 0.1
+    first, _, last = model.q_net.q_net
+    assert isinstance(first, th.nn.Linear)
+    assert isinstance(last, th.nn.Linear)
+    with th.no_grad():  # in the first cell the hidden layer is (2, 3), and the values are 0, 0.5 and 1
+        first.weight.zero_()
+        first.bias.copy_(th.tensor([2.0, 3.0]))
+        last.weight.zero_()
+        last.bias.copy_(th.tensor([0.0, 0.5, 1.0]))
+    before = [parameter.clone() for parameter in (*first.parameters(), *last.parameters())]
+    # A second environment starts an episode there: it has not arrived with its option
+    arrive(model, np.eye(10, dtype=np.float32)[[0, 0]], options=[1, 0], starts=[False, True])
+    # The advantage is 0.5 - 1 + 0.1 = -0.4. β = 0.5, so the gradient is 0.25 * -0.4 = -0.1, and θ moves by
+    # -0.1 * -0.1 = 0.01 times the features
+    head = model.q_net.termination_net
+    assert head.weight.tolist() == [[0, 0], pytest.approx([0.02, 0.03]), [0, 0]]
+    assert head.bias.tolist() == pytest.approx([0, 0.01, 0])
     # So the option that was not the best one is now more likely to end there
-    assert float(model.policy.terminations(hidden)[0, 1]) > 0.5
+    assert model.q_net.terminations(th.tensor([[2.0, 3.0]]))[0, 1].item() > 0.5
+    # and nothing but β has learned
+    for old, new in zip(before, (*first.parameters(), *last.parameters()), strict=True):
+        assert th.equal(old, new)
 
 
-def test_termination_step_equals_autograd() -> None:
-    model = CAPS("MlpPolicy", Corridor(), source_policies=SOURCES, termination_learning_rate=0.3)
-    head = model.policy.termination_net
+def test_several_arrivals_with_one_option_add_up() -> None:
+    """The objective whose gradient Equation 2 is: β weighted with the advantage, one term for each transition."""
+    env = make_vec_env(Corridor, n_envs=8, seed=0)
+    model = CAPS("MlpPolicy", env, source_policies=SOURCES, termination_learning_rate=0.3, seed=0)
     th.manual_seed(0)
-    hidden, options, advantages = th.randn(8, 64), th.randint(6, (8,)), th.randn(8)
     with th.no_grad():
-        head.weight.normal_()
-    weight, bias = head.weight.clone().requires_grad_(), head.bias.clone().requires_grad_()
+        model.q_net.termination_net.weight.normal_()
+    head = model.q_net.termination_net
+    weight, bias = (parameter.detach().clone().requires_grad_() for parameter in head.parameters())
+    options = [0, 1, 1, 5, 2, 1, 3, 0]
+    observations = np.eye(10, dtype=np.float32)[[0, 1, 1, 2, 3, 4, 5, 6]]
+    with th.no_grad():
+        tensor = th.as_tensor(observations)
+        hidden = model.q_net.q_net[:-1](tensor)
+        values = model.q_net(tensor).values
+        advantages = values[th.arange(8), options] - values.max(dim=1).values + model.termination_regularization
     beta = th.sigmoid(F.linear(hidden, weight, bias))
-    # The objective whose gradient Equation 2 is: β weighted with the advantage, one term for each transition
     (beta[th.arange(8), options] * advantages).sum().backward()
     assert weight.grad is not None
     assert bias.grad is not None
-    model.policy.step_terminations(hidden.numpy(), options.numpy(), advantages.numpy())
+    arrive(model, observations, options, [False] * 8)
     th.testing.assert_close(head.weight, weight - 0.3 * weight.grad, rtol=1e-4, atol=1e-5)
     th.testing.assert_close(head.bias, bias - 0.3 * bias.grad, rtol=1e-4, atol=1e-5)
 
@@ -140,7 +170,7 @@ def test_online_terminations_equal_a_replay_of_the_run() -> None:
         termination_regularization=rho,
     )
     model.learn(200)
-    buffer, policy = model.replay_buffer, model.policy
+    buffer, trained = model.replay_buffer, model.q_net.termination_net
     head = th.nn.Linear(64, 6)
     with th.no_grad():
         head.weight.zero_()
@@ -154,7 +184,7 @@ def test_online_terminations_equal_a_replay_of_the_run() -> None:
                 continue
             state = th.as_tensor(buffer.stores[None].get(np.array([row]), np.array([env])))
             with th.no_grad():
-                hidden, values = policy.hidden(state)[0], model.q_net(state)[0]
+                hidden, values = model.q_net.q_net[:-1](state)[0], model.q_net(state).values[0]
                 option = int(buffer.options[row - 1, env])
                 beta = th.sigmoid(head(hidden))[option]
                 gradients.append((option, beta * (1 - beta) * (values[option] - values.max() + rho), hidden))
@@ -163,20 +193,20 @@ def test_online_terminations_equal_a_replay_of_the_run() -> None:
                 head.weight[option] -= 0.05 * slope * hidden
                 head.bias[option] -= 0.05 * slope
     assert head.bias.abs().max() > 1e-4
-    th.testing.assert_close(policy.termination_net.bias, head.bias, rtol=1e-3, atol=1e-6)
-    th.testing.assert_close(policy.termination_net.weight, head.weight, rtol=1e-3, atol=1e-6)
+    th.testing.assert_close(trained.bias, head.bias, rtol=1e-3, atol=1e-6)
+    th.testing.assert_close(trained.weight, head.weight, rtol=1e-3, atol=1e-6)
 
 
 def test_fixed_termination_is_never_trained() -> None:
     model = CAPS("MlpPolicy", Corridor(), source_policies=SOURCES, termination=0.5, learning_starts=10)
     model.learn(200)
-    assert th.count_nonzero(model.policy.termination_net.weight) == 0
-    assert model.policy.terminations(th.zeros(2, 64)).tolist() == [[0.5] * 6] * 2
+    assert th.count_nonzero(model.q_net.termination_net.weight) == 0
+    assert model.q_net.terminations(th.zeros(2, 64)).tolist() == [[0.5] * 6] * 2
 
 
 def test_initial_termination_of_sources_and_primitives() -> None:
     model = CAPS("MlpPolicy", Corridor(), source_policies=[go_right], initial_termination=(0.1, 0.9))
-    beta = model.policy.terminations(th.randn(5, 64))
+    beta = model.q_net.terminations(th.randn(5, 64))
     th.testing.assert_close(beta, th.tensor([[0.1, 0.9, 0.9, 0.9]]).expand(5, 4))
 
 

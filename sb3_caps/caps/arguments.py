@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 
-from sb3_caps.caps.policies import Execution
+from sb3_caps.caps.execution import Execution
 from sb3_caps.common.buffers import OptionReplayBuffer
 
 if TYPE_CHECKING:

@@ -6,24 +6,35 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 import torch as th
 from gymnasium import spaces
+from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.noise import ActionNoise
 from stable_baselines3.common.policies import BasePolicy
-from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
-from stable_baselines3.common.utils import get_parameters_by_name, polyak_update
+from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, RolloutReturn, Schedule, TrainFreq
+from stable_baselines3.common.utils import (
+    get_parameters_by_name,
+    obs_as_tensor,
+    polyak_update,
+    should_collect_more_steps,
+)
+from stable_baselines3.common.vec_env import VecEnv
+from torch.nn import functional as F
 
+from sb3_caps.caps.acting import ActingNetwork
 from sb3_caps.caps.arguments import check_arguments
-from sb3_caps.caps.choices import choose
-from sb3_caps.caps.policies import CAPSPolicy, CnnPolicy, Execution, MlpPolicy, MultiInputPolicy, OptionState
+from sb3_caps.caps.execution import Execution, OptionExecution
+from sb3_caps.caps.exploration import OptionExploration
+from sb3_caps.caps.policies import CAPSPolicy, CnnPolicy, MlpPolicy, MultiInputPolicy, OptionQNetwork, OptionState
 from sb3_caps.caps.targets import option_targets, with_bonus
 from sb3_caps.common.base import PolicyReuseAlgorithm
 from sb3_caps.common.batches import part
-from sb3_caps.common.buffers import OptionActions, OptionReplayBuffer
-from sb3_caps.common.networks import clip_grad_norm
+from sb3_caps.common.buffers import OptionReplayBuffer, OptionReplayBufferSamples
 from sb3_caps.common.options import OptionSet
-from sb3_caps.common.schedules import value_at
 
 SelfCAPS = TypeVar("SelfCAPS", bound="CAPS")
+
+# While learning, options always run until they terminate
+CALL_AND_RETURN = OptionExecution("call-and-return")
 
 
 class CAPS(PolicyReuseAlgorithm):
@@ -106,7 +117,10 @@ class CAPS(PolicyReuseAlgorithm):
         "CnnPolicy": CnnPolicy,
         "MultiInputPolicy": MultiInputPolicy,
     }
+    scheduled_arguments: ClassVar[tuple[str, ...]] = ("greedy_temperature", "target_termination", "exploration_bonus")
     policy: CAPSPolicy
+    q_net: OptionQNetwork
+    q_net_target: OptionQNetwork
     options: OptionSet
     replay_buffer: OptionReplayBuffer
     action_space: spaces.Discrete
@@ -199,9 +213,9 @@ class CAPS(PolicyReuseAlgorithm):
         self.exploration_bonus = exploration_bonus
         self.exploration_episodes = exploration_episodes
         self.exploration_novelty = exploration_novelty
-        # Active options and the states of recurrent sources, as `predict` takes them, and where all choices are random
+        # Active options and the states of recurrent sources, as `predict` takes them
         self._last_options: OptionState | None = None
-        self._exploring = np.zeros(1, dtype=bool)
+        self._exploration: OptionExploration | None = None
 
         if _init_setup_model:
             self._setup_model()
@@ -227,7 +241,14 @@ class CAPS(PolicyReuseAlgorithm):
 
     def _check_arguments(self) -> None:
         check_arguments(self)
-        self._exploration_weights = self.options.normalized(self.option_weights)
+
+    def _setup_model(self) -> None:
+        super()._setup_model()
+        weights = self.options.normalized(self.option_weights)
+        exploration = OptionExploration(weights, self.exploration_episodes, self.exploration_novelty)
+        if self._exploration is not None:  # a loaded model goes on with the episodes that it was in
+            exploration.random_episodes = self._exploration.random_episodes
+        self._exploration = exploration
 
     def _setup_learn(
         self,
@@ -246,57 +267,119 @@ class CAPS(PolicyReuseAlgorithm):
             self.optimize_memory_usage = optimize_memory_usage
         if self._last_options is None or len(self._last_options[0]) != self.n_envs:
             self._last_options = (np.zeros(self.n_envs, dtype=np.int64), self.options.initial_states())
-            self._exploring = np.zeros(self.n_envs, dtype=bool)
         return setup
 
-    def _sample_action(  # type: ignore[override]
-        self, learning_starts: int, action_noise: ActionNoise | None = None, n_envs: int = 1
-    ) -> tuple[np.ndarray, OptionActions]:
+    def collect_rollouts(
+        self,
+        env: VecEnv,
+        callback: BaseCallback,
+        train_freq: TrainFreq,
+        replay_buffer: ReplayBuffer,
+        action_noise: ActionNoise | None = None,
+        learning_starts: int = 0,
+        log_interval: int | None = None,
+    ) -> RolloutReturn:
         """
-        Act through options, after the online step of β for the transition that just arrived.
+        Act through options and store what they did.
 
-        :param learning_starts: Number of steps before learning for the warm-up phase.
+        :param env: The training environment
+        :param callback: Callback that will be called at each step (and at the beginning and end of the rollout)
+        :param train_freq: How much experience to collect
+        :param replay_buffer: Where to store it
         :param action_noise: Not for discrete actions
-        :param n_envs: Number of environments
-        :return: the actions, and beside them what the replay buffer keeps
+        :param learning_starts: Number of steps before learning for the warm-up phase.
+        :param log_interval: Log data every ``log_interval`` episodes
+        :return: how much was collected, and whether to go on
+        """
+        # Switch to eval mode (this affects batch norm / dropout)
+        self.policy.set_training_mode(False)
+        n_steps, n_episodes = 0, 0
+        callback.on_rollout_start()
+        network = ActingNetwork(self.policy)
+        while should_collect_more_steps(train_freq, n_steps, n_episodes):
+            warm_up = self.num_timesteps < learning_starts
+            if self.termination is None and not warm_up:
+                self._learn_terminations()
+            actions, options, agreements = self._choose_actions(network, warm_up)
+            new_obs, rewards, dones, infos = env.step(actions)
+
+            self.num_timesteps += env.num_envs
+            n_steps += 1
+            # Give access to local variables
+            callback.update_locals(locals())
+            # Only stop training if return value is False, not when it is None.
+            if not callback.on_step():
+                return RolloutReturn(n_steps * env.num_envs, n_episodes, continue_training=False)
+            # Retrieve reward and episode length if using Monitor wrapper
+            self._update_info_buffer(infos, dones)
+            self._store_transition(replay_buffer, actions, new_obs, rewards, dones, infos)
+            self.replay_buffer.add_options(options, agreements)
+
+            self._update_current_progress_remaining(self.num_timesteps, self._total_timesteps)
+            self._on_step()
+            for _ in range(np.count_nonzero(dones)):
+                n_episodes += 1
+                self._episode_num += 1
+                if log_interval is not None and self._episode_num % log_interval == 0:
+                    self.dump_logs()
+        callback.on_rollout_end()
+        return RolloutReturn(n_steps * env.num_envs, n_episodes, continue_training=True)
+
+    def _choose_actions(
+        self, network: ActingNetwork, warm_up: bool
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """
+        End the options that terminate, choose new ones, and act by them.
+
+        :param network: gives option values and terminations
+        :param warm_up: whether all choices are random
+        :return: for each environment the action, the active option, and which options agree with the action
         """
         assert self._last_obs is not None
         assert self._last_options is not None
         assert self._last_episode_starts is not None
+        assert self._exploration is not None
         starts, (active, source_states) = self._last_episode_starts, self._last_options
-        warm_up = self.num_timesteps < learning_starts
-        # One forward pass serves the step of β, the terminations and the choice of options
-        hidden, values = self.policy.hidden_and_values(self._last_obs)
-        if self.termination is None and not warm_up and not starts.all():
-            arrived = np.flatnonzero(~starts) if starts.any() else slice(None)
-            self._step_terminations(hidden[arrived], values[arrived], active[arrived])
-        beta = self.policy.terminations_array(hidden)
+        values, beta = network(self._last_obs)
+        # One evaluation of each source serves acting and agreement
         option_actions, source_states = self.options.actions(self._emitted_observations(), source_states, starts)
-        envs = np.arange(n_envs)
-        ends = starts | (np.random.random(n_envs) < beta[envs, active])
-        n_ends = int(np.count_nonzero(ends))
-        if self.exploration_episodes > 0:
-            self._exploring = np.where(starts, np.random.random(n_envs) < self.exploration_episodes, self._exploring)
-        if n_ends:
-            temperature = self._now(self.greedy_temperature)
-            if temperature > 0:
-                # Gumbel noise makes the greedy choice a draw from the softmax of the values
-                values = values + np.random.gumbel(scale=temperature, size=values.shape)
-            epsilons = np.where(self._exploring | warm_up, 1.0, self.exploration_rate)
-            active = np.where(ends, choose(values, epsilons, self._weights_of(option_actions)), active)
-        actions = option_actions[envs, active]
+        self._exploration.start_episodes(starts)
+        visits = None
+        if self.exploration_novelty > 0:
+            visits = self.replay_buffer.action_visits(self._original_observations(), option_actions)
+        epsilon = 1.0 if warm_up else self.exploration_rate
+        chosen = self._exploration.choose(values, epsilon, self._now("greedy_temperature"), visits)
+        ends = CALL_AND_RETURN.ends(values, beta, draws=np.random.random(len(values)))
+        n_ends = np.count_nonzero(starts | ends[np.arange(len(active)), active])
+        active = CALL_AND_RETURN.next_options(active, starts, ends, chosen)
+
+        actions = option_actions[np.arange(len(active)), active]
         agreements = option_actions == actions[:, None]
         self._last_options = (active, source_states)
         self._statistics.add_step(active, n_ends, agreements, beta)
-        return actions, OptionActions(actions, active, agreements)
+        return actions, active, agreements
 
-    def _weights_of(self, option_actions: np.ndarray) -> np.ndarray | None:
-        """How likely each option is when it is chosen at random, by what it would do."""
-        if self.exploration_novelty == 0:
-            return self._exploration_weights
-        visits = self.replay_buffer.action_visits(self._original_observations(), option_actions)
-        weights = ((1.0 + visits) / (1.0 + visits.min(axis=1, keepdims=True))) ** -self.exploration_novelty
-        return weights if self._exploration_weights is None else weights * self._exploration_weights
+    def _learn_terminations(self) -> None:
+        """
+        The online step of β for the transitions that just arrived (Equation 2): β_o(s') goes down along its gradient
+        times the advantage Q_O(s', o) - max Q_O(s', ·) + ρ of the option o that arrived.
+        A terminal state has no continuation, so there is none in the first state of an episode.
+        """
+        assert self._last_obs is not None
+        assert self._last_options is not None
+        assert self._last_episode_starts is not None
+        arrived = th.as_tensor(~self._last_episode_starts, device=self.device)
+        if not arrived.any():
+            return
+        values, beta = self.q_net(obs_as_tensor(self._last_obs, self.device))
+        options = th.as_tensor(self._last_options[0], device=self.device)[:, None]
+        advantages = values.gather(1, options)[:, 0] - values.max(dim=1).values + self.termination_regularization
+        losses = beta.gather(1, options)[:, 0] * advantages.detach() * arrived
+        loss = losses.sum()
+        self.policy.termination_optimizer.zero_grad()
+        loss.backward()
+        self.policy.termination_optimizer.step()
+        self._statistics.add_termination_loss(loss.item() / int(arrived.sum()))
 
     def _on_step(self) -> None:
         super()._on_step()
@@ -307,23 +390,6 @@ class CAPS(PolicyReuseAlgorithm):
             average_stats = get_parameters_by_name(self.policy.q_net_average, ["running_"])
             polyak_update(self.batch_norm_stats, average_stats, 1.0)
 
-    def _step_terminations(self, hidden: np.ndarray, values: np.ndarray, options: np.ndarray) -> None:
-        """
-        Equation 2, in the environments whose active option has just arrived in a state.
-        A terminal state has no continuation, so there is none in the first state of an episode.
-        """
-        advantages = values[np.arange(len(options)), options] - values.max(axis=1) + self.termination_regularization
-        self._statistics.add_termination_loss(self.policy.step_terminations(hidden, options, advantages))
-
-    def _target_terminations(self, hidden: th.Tensor) -> th.Tensor:
-        if self.target_termination is None:
-            return self.policy.terminations(hidden)
-        return hidden.new_full((len(hidden), len(self.options)), self._now(self.target_termination))
-
-    def _now(self, value: float | Schedule) -> float:
-        """What an argument is at present that is a number or a schedule."""
-        return value_at(value, self._current_progress_remaining, self._total_timesteps)
-
     def train(self, gradient_steps: int, batch_size: int = 100) -> None:
         # Switch to train mode (this affects batch norm / dropout)
         self.policy.set_training_mode(True)
@@ -331,39 +397,61 @@ class CAPS(PolicyReuseAlgorithm):
         self._update_learning_rate(self.policy.optimizer)
 
         losses = []
-        parameters = list(self.q_net.parameters())
         for _ in range(gradient_steps):
-            data = self.replay_buffer.sample(batch_size, env=self._vec_normalize_env)
-            data = with_bonus(data, self._now(self.exploration_bonus))
-            length, n_sequences = data.mask.shape
-            n_steps = length * n_sequences
-            shape = (length, n_sequences, len(self.options))
-            hidden, values, backward = self.policy.along_sequences(data.observations, n_steps)
-            with th.no_grad():
-                # The successor of a step is the next step of its sequence, so one pass of each network serves both
-                targets = option_targets(
-                    data,
-                    self.gamma,
-                    next_greedy=values[n_sequences:].argmax(dim=1).reshape(shape[:2]),
-                    next_values=self.policy.target_values(part(data.observations, n_sequences)).reshape(shape),
-                    next_terminations=self._target_terminations(hidden[n_sequences:]).reshape(shape),
-                )
-            # Huber loss (less sensitive to outliers), of every option that agreed with the action taken: its derivative
-            # is the error, cut off at 1, which says all that a graph of operations would
-            errors = values[:n_steps].reshape(shape) - targets
-            slopes = errors.clamp(-1, 1) * (data.agreements & data.mask[..., None]) / data.mask.sum()
-            losses.append(((errors - errors.clamp(-1, 1) / 2) * slopes).sum().item())
+            replay_data = self.replay_buffer.sample(batch_size, env=self._vec_normalize_env)
+            loss = self._compute_loss(replay_data)
+            losses.append(loss.item())
 
-            # Optimize the option values
-            backward(slopes.reshape(n_steps, -1))
+            # Optimize the policy
+            self.policy.optimizer.zero_grad()
+            loss.backward()
             # Clip gradient norm
-            clip_grad_norm(parameters, self.max_grad_norm)
+            th.nn.utils.clip_grad_norm_(self.q_net.parameters(), self.max_grad_norm)
             self.policy.optimizer.step()
 
         # Increase update counter
         self._n_updates += gradient_steps
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
         self.logger.record("train/loss", np.mean(losses))
+
+    def _compute_loss(self, replay_data: OptionReplayBufferSamples) -> th.Tensor:
+        """
+        The loss of the option values. Override it for another one.
+
+        :param replay_data: sequences
+        :return: Huber's loss (less sensitive to outliers) of every option that agreed with the action taken, in the
+            mean over the steps
+        """
+        values, targets = self._values_and_targets(replay_data)
+        losses = F.smooth_l1_loss(values, targets, reduction="none")
+        return losses[replay_data.agreements & replay_data.mask[..., None]].sum() / replay_data.mask.sum()
+
+    def _values_and_targets(self, replay_data: OptionReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:
+        """
+        :param replay_data: sequences
+        :return: Q_O(s, ·) and its targets, both of shape (length, sequences, options)
+        """
+        replay_data = with_bonus(replay_data, self._now("exploration_bonus"))
+        length, n_sequences = replay_data.mask.shape
+        shape = (length, n_sequences, len(self.options))
+        observations = replay_data.observations
+        # The successor of a step is the next step of its sequence: only that of the last one is seen here
+        values, beta = self.policy.evaluate(part(observations, 0, length * n_sequences))
+        with th.no_grad():
+            last_values, last_beta = self.policy.evaluate(part(observations, length * n_sequences))
+            next_values = th.cat([values[n_sequences:], last_values])
+            next_beta = th.cat([beta[n_sequences:], last_beta])
+            if self.target_termination is not None:
+                next_beta = th.full_like(next_beta, self._now("target_termination"))
+            target_values, _ = self.policy.evaluate(part(observations, n_sequences), self.q_net_target)
+            targets = option_targets(
+                replay_data,
+                self.gamma,
+                next_greedy=next_values.argmax(dim=1).reshape(shape[:2]),
+                next_values=target_values.reshape(shape),
+                next_terminations=next_beta.reshape(shape),
+            )
+        return values.reshape(shape), targets
 
     def predict(
         self,

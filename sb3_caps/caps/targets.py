@@ -1,6 +1,5 @@
 """The targets of option values: Algorithm 2, along sequences, and what a bonus adds to rewards."""
 
-import numpy as np
 import torch as th
 
 from sb3_caps.common.buffers import OptionReplayBufferSamples
@@ -45,21 +44,14 @@ def option_targets(
     :param next_terminations: β(s')
     :return: the target of every option, of which those that agree with the action taken are to be learned
     """
-    # For so few numbers, an operation of torch takes longer to start than to compute
-    rewards, dones, agreements, mask, best, values, beta = (
-        tensor.cpu().numpy()
-        for tensor in (
-            *(data.rewards, data.dones, data.agreements, data.mask),
-            *(next_greedy, next_values, next_terminations),
-        )
-    )
-    length, n_sequences = mask.shape
-    sequences, discounts = np.arange(n_sequences), np.where(dones, np.float32(0), np.float32(gamma))
-    follows = agreements & mask[..., None]
-    targets = np.empty_like(values)
-    for t in reversed(range(length)):
-        continued = values[t] if t + 1 == length else np.where(follows[t + 1], targets[t + 1], values[t])
-        greedy = continued[sequences, best[t]][:, None]
-        continuation = continued + beta[t] * (greedy - continued)
-        targets[t] = rewards[t][:, None] + discounts[t][:, None] * continuation
-    return th.from_numpy(targets).to(next_values.device)
+    rewards, discounts = data.rewards[..., None], gamma * ~data.dones[..., None]
+    follows = data.agreements & data.mask[..., None]
+    best = next_greedy[..., None]
+    targets = th.empty_like(next_values)
+    for t in reversed(range(len(targets))):
+        continued = next_values[t]
+        if t + 1 < len(targets):
+            continued = th.where(follows[t + 1], targets[t + 1], continued)
+        u = th.lerp(continued, continued.gather(1, best[t]), next_terminations[t])
+        th.addcmul(rewards[t], discounts[t], u, out=targets[t])
+    return targets

@@ -3,7 +3,7 @@
 import io
 import pathlib
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from gymnasium import spaces
@@ -15,7 +15,7 @@ from stable_baselines3.dqn.dqn import DQN
 
 from sb3_caps.common.options import OptionSet
 from sb3_caps.common.save_util import written_whole
-from sb3_caps.common.schedules import PiecewiseLinear
+from sb3_caps.common.schedules import PiecewiseLinear, schedule_over
 from sb3_caps.common.sources import ObservationNormalizer, Observations
 from sb3_caps.common.statistics import OptionStatistics
 
@@ -30,6 +30,8 @@ class PolicyReuseAlgorithm(DQN):
         in place of DQN's three ``exploration_*`` numbers
     """
 
+    # Arguments that are a number or a schedule, beside those of DQN
+    scheduled_arguments: ClassVar[tuple[str, ...]] = ()
     options: OptionSet
     action_space: spaces.Discrete
 
@@ -53,7 +55,26 @@ class PolicyReuseAlgorithm(DQN):
         super()._setup_model()
         self.policy_kwargs, self.replay_buffer_kwargs = policy_kwargs, replay_buffer_kwargs
         self.exploration_schedule = self.given_exploration_schedule or self.exploration_schedule
+        self._setup_schedules(self._total_timesteps)
         self._statistics = OptionStatistics(len(self.options))
+
+    def _setup_schedules(self, total_timesteps: int) -> None:
+        """
+        Make the schedules of a run.
+
+        :param total_timesteps: its length
+        """
+        given = {name: getattr(self, name) for name in self.scheduled_arguments}
+        self._schedules = {
+            name: schedule_over(value, total_timesteps) for name, value in given.items() if value is not None
+        }
+
+    def _now(self, name: str) -> float:
+        """
+        :param name: one of ``scheduled_arguments``
+        :return: its value at this point of the run
+        """
+        return self._schedules[name](self._current_progress_remaining)
 
     def _check_arguments(self) -> None:
         """
@@ -98,6 +119,7 @@ class PolicyReuseAlgorithm(DQN):
     ) -> tuple[int, BaseCallback]:
         setup = super()._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
         total_timesteps = setup[0]
+        self._setup_schedules(total_timesteps)
         if isinstance(self.learning_rate, PiecewiseLinear):
             self.lr_schedule = self.learning_rate.over(total_timesteps)
         if isinstance(self.given_exploration_schedule, PiecewiseLinear):
@@ -161,7 +183,7 @@ class PolicyReuseAlgorithm(DQN):
             super().save(file, exclude, include)
 
     def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "_statistics", "exploration_schedule"]
+        return [*super()._excluded_save_params(), "_statistics", "_schedules", "exploration_schedule"]
 
 
 def _emitted_space(env: VecEnv) -> spaces.Space:

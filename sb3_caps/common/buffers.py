@@ -17,20 +17,6 @@ from sb3_caps.common.visits import VisitCounts
 Compression: TypeAlias = Literal["zlib", "lz4"]
 
 
-class OptionActions(NamedTuple):
-    """
-    What each environment did in one step, as the buffer takes it.
-
-    :param actions: the action taken
-    :param options: the active option
-    :param agreements: of shape (environments, options), which options would have taken that action
-    """
-
-    actions: np.ndarray
-    options: np.ndarray
-    agreements: np.ndarray
-
-
 class OptionReplayBufferSamples(NamedTuple):
     """
     Sequences that stay inside an episode. Times come first: of shape (length, sequences, ...).
@@ -191,21 +177,21 @@ class OptionReplayBuffer(ReplayBuffer):
                     "grow by it. Pass None."
                 )
 
-    def add(  # type: ignore[override]
+    def add(
         self,
         obs: np.ndarray | dict[str, np.ndarray],
         next_obs: np.ndarray | dict[str, np.ndarray],
-        action: OptionActions,
+        action: np.ndarray,
         reward: np.ndarray,
         done: np.ndarray,
         infos: list[dict[str, Any]],
     ) -> None:
         """
-        Store one step of every environment.
+        Store one step of every environment; ``add_options`` then says by which options it was done.
 
         :param obs: the observations acted on
         :param next_obs: what followed, the terminal observation where an episode ended
-        :param action: what each environment did
+        :param action: the actions taken
         :param reward: the rewards
         :param done: where an episode ended
         :param infos: tell apart truncations
@@ -218,9 +204,7 @@ class OptionReplayBuffer(ReplayBuffer):
             cut = store.add(*values)
             if cut is not None:
                 self.last_steps[previous] |= cut
-        self.actions[row] = action.actions
-        self.options[row] = action.options
-        self.agreements[row] = action.agreements
+        self.actions[row] = action.reshape(self.n_envs)
         self.rewards[row] = reward
         self.dones[row] = done
         self.last_steps[row] = done
@@ -229,11 +213,21 @@ class OptionReplayBuffer(ReplayBuffer):
         if self.visit_counts is not None:
             self.visit_places[row] = self.visit_counts.add(next_obs)
         if self.action_counts is not None:
-            self.action_counts.add(obs, action.actions)
+            self.action_counts.add(obs, self.actions[row])
         self.pos += 1
         if self.pos == self.buffer_size:
             self.full = True
             self.pos = 0
+
+    def add_options(self, options: np.ndarray, agreements: np.ndarray) -> None:
+        """
+        Store the options of the step that was added last.
+
+        :param options: the active option of each environment
+        :param agreements: of shape (environments, options), which options would have taken the same action
+        """
+        row = (self.pos - 1) % self.buffer_size
+        self.options[row], self.agreements[row] = options, agreements
 
     def action_visits(self, obs: np.ndarray | dict[str, np.ndarray], actions: np.ndarray) -> np.ndarray:
         """

@@ -115,7 +115,7 @@ class OptionMonitor(HyperparameterLog):
         self._last_look = 0
 
     def _init_callback(self) -> None:
-        if not hasattr(self.model.policy, "terminations"):
+        if not hasattr(self.model.policy, "values_and_terminations"):
             raise ValueError(f"OptionMonitor is for CAPS, not {type(self.model).__name__}: see HyperparameterLog.")
         self._states: deque[Observations] = deque(maxlen=max(1, self.n_states // self.training_env.num_envs))
         self._last_look = self.num_timesteps
@@ -131,10 +131,13 @@ class OptionMonitor(HyperparameterLog):
         if self._writer is not None and self.num_timesteps > self._last_look:
             self._look()
 
+    def _terminations(self, observations: Observations) -> np.ndarray:
+        return self.model.policy.values_and_terminations(observations)[1]  # type: ignore[operator]
+
     def _look(self) -> None:
         self._last_look = self.num_timesteps
         names = self.model.options.names  # type: ignore[attr-defined]
-        terminations = np.concatenate([_terminations(self.model, states) for states in self._states])
+        terminations = np.concatenate([self._terminations(states) for states in self._states])
         values: dict[str, Any] = {
             f"options/termination_histogram/{name}": th.from_numpy(terminations[:, i]) for i, name in enumerate(names)
         }
@@ -187,19 +190,12 @@ def run_episode(model: Any, env: VecEnv) -> Episode:
     while not rows or not start[0]:
         action, state = model.predict(observation, state, start, deterministic=True)
         observations.append(observation)
-        terminations = _terminations(model, observation)
+        _, terminations = model.policy.values_and_terminations(observation)
         observation, reward, start, info = env.step(action)
         rows.append((action, state[0], terminations, reward))
         infos.append(info[0])
     actions, options, terminations, rewards = (np.concatenate(column) for column in zip(*rows, strict=True))
     return Episode(observations, actions, options, terminations, rewards, infos)
-
-
-def _terminations(model: Any, observations: Observations) -> np.ndarray:
-    """β of every option, of shape (states, options)."""
-    with th.no_grad():
-        hidden = model.policy.hidden(model.policy.obs_to_tensor(observations)[0])
-        return model.policy.terminations(hidden).cpu().numpy()
 
 
 def draw_timeline(episode: Episode, names: list[str], n_sources: int) -> Any:

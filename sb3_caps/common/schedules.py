@@ -50,13 +50,10 @@ class PiecewiseLinear:
         return f"PiecewiseLinear({self.points})"
 
 
-def value_at(value: float | Schedule, progress_remaining: float, total_timesteps: int) -> float:
+def schedule_over(value: float | Schedule, total_timesteps: int) -> Schedule:
     """
     :param value: a number or a schedule
-    :param progress_remaining: how much of the run remains, from 1 to 0
-    :param total_timesteps: the length of the run
-    :return: its value at that time
+    :param total_timesteps: the length of a run
+    :return: the schedule for that run
     """
-    if isinstance(value, PiecewiseLinear):
-        value = value.over(total_timesteps)
-    return FloatSchedule(value)(progress_remaining)
+    return value.over(total_timesteps) if isinstance(value, PiecewiseLinear) else FloatSchedule(value)

@@ -1,0 +1,110 @@
+"""The pass of the network while acting: in NumPy where the network is small and plain, in torch otherwise."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.preprocessing import is_image_space
+from stable_baselines3.common.torch_layers import FlattenExtractor
+from stable_baselines3.common.utils import obs_as_tensor
+from torch import nn
+
+if TYPE_CHECKING:
+    from sb3_caps.caps.policies import CAPSPolicy
+
+ACTIVATIONS: dict[type[nn.Module], Callable[[np.ndarray], np.ndarray]] = {
+    nn.ReLU: lambda values: np.maximum(values, 0, out=values),
+    nn.Tanh: lambda values: np.tanh(values, out=values),
+}
+# Above so many multiplications NumPy starts threads of its own, which get in the way of torch's
+MOST_MULTIPLICATIONS = 2**18
+
+
+class ActingNetwork:
+    """
+    Option values and terminations for the few observations of a step.
+
+    For one observation, an operation of torch on a layer of 64 units takes longer to start than to compute; NumPy
+    starts sooner. It shares the memory of the network's tensors, and is made anew for each rollout. Whatever it does
+    not know (other layers or classes, hooks, images, another device) is left to torch.
+
+    :param policy: whose network to act by
+    """
+
+    def __init__(self, policy: "CAPSPolicy") -> None:
+        self.policy, self.space = policy, policy.observation_space
+        self.layers: list[tuple[np.ndarray, np.ndarray] | Callable[[np.ndarray], np.ndarray]] | None = None
+        self.termination: tuple[np.ndarray, np.ndarray] | None = None
+        if self._is_plain():
+            *hidden, last = policy.q_net.q_net
+            self.layers = [ACTIVATIONS.get(type(layer)) or _arrays(layer) for layer in [*hidden, last]]
+            if policy.termination is None:
+                self.termination = _arrays(policy.q_net.termination_net)
+            sizes = [weight.size for weight, _ in filter(_is_linear, self.layers)]
+            self.most_rows = MOST_MULTIPLICATIONS // max(sizes)
+
+    def __call__(self, observations: np.ndarray | dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        """
+        :param observations: one for each environment
+        :return: option values and terminations, each of shape (environments, options)
+        """
+        if self.layers is None or isinstance(observations, dict) or len(observations) > self.most_rows:
+            with th.no_grad():
+                values, beta = self.policy.q_net(obs_as_tensor(observations, self.policy.device))
+            return values.cpu().numpy(), beta.cpu().numpy()
+        if isinstance(self.space, spaces.Discrete):
+            hidden = observations.reshape(-1)
+        else:
+            hidden = observations.reshape(len(observations), -1).astype(np.float32)
+        for layer in self.layers[:-1]:
+            hidden = layer(hidden) if callable(layer) else _linear(hidden, *layer)
+        assert not callable(self.layers[-1])
+        values = _linear(hidden, *self.layers[-1])
+        if self.termination is None:
+            assert self.policy.termination is not None
+            return values, np.full(values.shape, self.policy.termination, dtype=np.float32)
+        return values, sigmoid(_linear(hidden, *self.termination))
+
+    def _is_plain(self) -> bool:
+        """Whether this class knows all that the network does, from observations to values."""
+        from sb3_caps.caps.policies import OptionQNetwork
+
+        network = self.policy.q_net
+        heads = [*network.q_net, network.termination_net]
+        return (
+            type(network) is OptionQNetwork
+            and "forward" not in vars(network)
+            and type(network.features_extractor) is FlattenExtractor
+            and isinstance(self.space, (spaces.Box, spaces.Discrete))
+            and not is_image_space(self.space)
+            and all(type(layer) in (nn.Linear, *ACTIVATIONS) for layer in heads)
+            and type(network.q_net[-1]) is nn.Linear
+            # A number picks a row of the first matrix, and there has to be a hidden layer for both heads to share
+            and type(network.q_net[0]) is nn.Linear
+            and len(network.q_net) > 1
+            and not any(module._forward_hooks or module._forward_pre_hooks for module in network.modules())
+            and all(parameter.is_cpu and parameter.dtype == th.float32 for parameter in network.parameters())
+        )
+
+
+def sigmoid(values: np.ndarray) -> np.ndarray:
+    """:return: the logistic function, which does not overflow"""
+    return 0.5 * (1.0 + np.tanh(0.5 * values))
+
+
+def _arrays(layer: nn.Module) -> tuple[np.ndarray, np.ndarray]:
+    assert isinstance(layer, nn.Linear)
+    return layer.weight.detach().numpy().T, layer.bias.detach().numpy()
+
+
+def _is_linear(layer: object) -> bool:
+    return isinstance(layer, tuple)
+
+
+def _linear(values: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:
+    # A number is one-hot encoded by SB3, which picks a row
+    outputs = weight[values] if values.ndim == 1 else values @ weight
+    outputs += bias
+    return outputs

@@ -1,0 +1,177 @@
+"""Whatever a user does to the network, rollout, training and ``predict`` see the same one."""
+
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.type_aliases import PyTorchObs
+from torch import nn
+from torch.nn import functional as F
+
+from sb3_caps import CAPS
+from sb3_caps.caps.acting import ActingNetwork
+from sb3_caps.caps.policies import CAPSPolicy, OptionEstimates, OptionQNetwork
+from sb3_caps.common.buffers import OptionReplayBufferSamples
+from tests.toy_world import LENGTH, Corridor, go_left, go_right
+
+CELLS = np.eye(LENGTH, dtype=np.float32)
+
+
+class DuelingNetwork(OptionQNetwork):
+    """A value for the state and an advantage for each option."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.state_value = nn.Linear(self.net_arch[-1], 1)
+
+    def forward(self, obs: PyTorchObs) -> OptionEstimates:  # type: ignore[override]
+        hidden = self.q_net[:-1](self.extract_features(obs, self.features_extractor))
+        advantages = self.q_net[-1](hidden)
+        values = self.state_value(hidden) + advantages - advantages.mean(dim=1, keepdim=True)
+        return OptionEstimates(values, self.terminations(hidden.detach()))
+
+
+class DuelingPolicy(CAPSPolicy):
+    """CAPS with a dueling head."""
+
+    q_net_class = DuelingNetwork
+
+
+def make(policy: str | type[CAPSPolicy] = "MlpPolicy", **kwargs: Any) -> CAPS:
+    env = make_vec_env(Corridor, n_envs=2, seed=0)
+    return CAPS(policy, env, source_policies=[go_right, go_left], learning_starts=20, seed=0, **kwargs)
+
+
+def replace_last_layer(model: CAPS) -> None:
+    model.q_net.q_net[-1] = nn.Sequential(nn.Linear(64, 5), nn.Tanh())
+
+
+def hook(model: CAPS) -> None:
+    model.q_net.register_forward_hook(lambda _, __, found: found._replace(values=found.values.flip(1)))
+
+
+def hook_inside(model: CAPS) -> None:
+    model.q_net.q_net[0].register_forward_hook(lambda _, __, found: -found)
+
+
+def new_data(model: CAPS) -> None:
+    for parameter in model.q_net.parameters():
+        parameter.data = th.randn_like(parameter)
+
+
+def forward_of_an_instance(model: CAPS) -> None:
+    plain = model.q_net.forward
+    model.q_net.forward = lambda obs: plain(-obs)  # type: ignore[method-assign, assignment, operator]
+
+
+def nothing(model: CAPS) -> None:
+    pass
+
+
+CHANGES: list[tuple[str | type[CAPSPolicy], Callable[[CAPS], None]]] = [
+    ("MlpPolicy", nothing),
+    ("MlpPolicy", replace_last_layer),
+    ("MlpPolicy", hook),
+    ("MlpPolicy", hook_inside),
+    ("MlpPolicy", new_data),
+    ("MlpPolicy", forward_of_an_instance),
+    (DuelingPolicy, nothing),
+]
+
+
+@pytest.mark.parametrize(("policy", "change"), CHANGES)
+def test_one_network_acts_learns_and_predicts(policy: str | type[CAPSPolicy], change: Callable[[CAPS], None]) -> None:
+    model = make(policy)
+    model.learn(60)
+    change(model)
+    with th.no_grad():
+        values, beta = (found.numpy() for found in model.q_net(th.as_tensor(CELLS)))
+    # The rollout
+    for ours, theirs in zip(ActingNetwork(model.policy)(CELLS), (values, beta), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+    # Prediction
+    for ours, theirs in zip(model.policy.values_and_terminations(CELLS), (values, beta), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    np.testing.assert_array_equal(model.predict(CELLS, deterministic=True)[1][0], values.argmax(axis=1))
+    # The loss and its target
+    data = model.replay_buffer.sample(16)
+    with th.no_grad():
+        learned, _ = model._values_and_targets(data)
+        th.testing.assert_close(learned[0], model.q_net(data.observations).values[:16])
+
+
+@pytest.mark.parametrize(("policy", "change"), CHANGES)
+def test_the_changed_network_is_the_one_that_is_trained(
+    policy: str | type[CAPSPolicy], change: Callable[[CAPS], None]
+) -> None:
+    model = make(policy, learning_rate=0.01)
+    change(model)
+    # SB3's way after a change of layers: an optimizer for the parameters that there are now
+    model.policy.optimizer = th.optim.Adam(model.q_net.parameters(), lr=0.01)
+    before = deepcopy(list(model.q_net.parameters()))
+    model.learn(100)
+    values = [name for name, _ in model.q_net.named_parameters() if "termination" not in name]
+    changed = {
+        name: not th.equal(old, new)
+        for (name, new), old in zip(model.q_net.named_parameters(), before, strict=True)
+        if name in values
+    }
+    assert all(changed.values()), changed
+
+
+def test_a_rollout_acts_by_parameters_that_were_replaced_before_it() -> None:
+    """Greedy from the start: what the rollout does shows which network it acts by."""
+    model = make(exploration_initial_eps=0.0, exploration_final_eps=0.0, termination=1.0, gradient_steps=0)
+    model.learning_starts = 0
+    for best in (3, 1):
+        last = model.q_net.q_net[-1]
+        assert isinstance(last, nn.Linear)
+        last.weight.data, last.bias.data = th.zeros(5, 64), th.eye(5)[best]
+        model.learn(20, reset_num_timesteps=False)
+        row = model.replay_buffer.pos
+        assert (model.replay_buffer.options[row - 10 : row] == best).all()
+
+
+def test_training_mode_is_told_truly() -> None:
+    model = make()
+    seen: list[bool] = []
+    plain = model._compute_loss
+
+    def watched(data: OptionReplayBufferSamples) -> th.Tensor:
+        seen.append(model.policy.training and model.q_net.training and not model.q_net_target.training)
+        return plain(data)
+
+    model._compute_loss = watched  # type: ignore[method-assign]
+    model.learn(60)
+    assert seen
+    assert all(seen)
+    model.predict(CELLS, deterministic=True)
+    assert not model.policy.training
+    assert not model.q_net.training
+
+
+class SquaredCAPS(CAPS):
+    """Another loss, as a user would write it."""
+
+    def _compute_loss(self, replay_data: OptionReplayBufferSamples) -> th.Tensor:
+        values, targets = self._values_and_targets(replay_data)
+        learned = replay_data.agreements & replay_data.mask[..., None]
+        return F.mse_loss(values[learned], targets[learned])
+
+
+def test_a_loss_of_ones_own() -> None:
+    env = make_vec_env(Corridor, n_envs=2, seed=0)
+    model = SquaredCAPS("MlpPolicy", env, source_policies=[go_right], learning_starts=1000, seed=0)
+    model.learn(60)
+    np.random.seed(0)
+    data = model.replay_buffer.sample(32)
+    values, targets = model._values_and_targets(data)
+    learned = data.agreements & data.mask[..., None]
+    expected = ((values[learned] - targets[learned]) ** 2).mean()
+    np.random.seed(0)
+    model.train(gradient_steps=1, batch_size=32)
+    assert model.logger.name_to_value["train/loss"] == pytest.approx(expected.item(), rel=1e-5)
