@@ -16,6 +16,7 @@ from tests.hand_walk import LEFT, RIGHT, Walk, go_left, go_right
 from tests.test_prql import SMALL, Actions, prefer
 
 ALGORITHMS = [JumpStart, QDagger]
+NO_EXPLORATION: dict[str, Any] = {"exploration_initial_eps": 0.0, "exploration_final_eps": 0.0}
 NONE = np.zeros(3, dtype=np.int64)
 
 
@@ -301,13 +302,13 @@ def test_what_would_be_ignored_is_refused(algorithm: type[Any], name: str) -> No
         make(algorithm, n_envs=1, **{name: 0.5})
 
 
-NO_EXPLORATION: dict[str, Any] = {"exploration_initial_eps": 0.0, "exploration_final_eps": 0.0}
-
-
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_good_source_speeds_learning_up(algorithm: type[Any]) -> None:
     kwargs: dict[str, Any] = {
         **SMALL,
+        # Nothing is learned from the trials: they are forgotten when learning starts
+        "buffer_size": 400,
+        "learning_starts": 500,
         "learning_rate": 3e-3,
         "train_freq": 1,
         "target_update_interval": 40,
@@ -317,18 +318,18 @@ def test_a_good_source_speeds_learning_up(algorithm: type[Any]) -> None:
     }
     # The way to the end takes nearly all of the steps, which neither ε-greedy steps nor random ones find
     env = make_vec_env(Walk, 4, env_kwargs={"length": 13, "horizon": 14})
-    models = [
-        DQN("MlpPolicy", env, **kwargs),
-        algorithm("MlpPolicy", env, source_policies=[go_left, go_right], **kwargs),
-    ]
+    guided: dict[str, Any] = {"source_policies": [go_left, go_right], "trial_episodes": 1}
+    if algorithm is QDagger:
+        guided["teacher_fraction"] = 0.3
+    models = [DQN("MlpPolicy", env, **kwargs), algorithm("MlpPolicy", env, **guided, **kwargs)]
     arrivals, right = [], []
     for model in models:
         prefer(model, LEFT)
-        model.learn(4000)
+        model.learn(2500)
         arrivals.append(np.mean([episode["r"] for episode in model.ep_info_buffer]))
         right.append(model.predict(np.eye(13, dtype=np.float32)[:12], deterministic=True)[0].mean())
     assert arrivals[0] < 0.1
     # The learned policy acts alone by now, at random in one step of ten
     assert models[1]._steps_driven[:-1].sum() == 0
-    assert arrivals[1] > 0.4
+    assert arrivals[1] > 0.3
     assert right[1] == 1.0

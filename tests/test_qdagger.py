@@ -79,9 +79,8 @@ def test_training_minimises_dqns_loss_and_the_weighted_distillation_loss() -> No
     data = model.replay_buffer.sample(16)
     q_values = model.q_net(data.observations)
     with th.no_grad():
-        targets = data.rewards[:, 0] + 0.99 * (1 - data.dones[:, 0]) * model.q_net_target(data.next_observations).amax(
-            1
-        )
+        following = model.q_net_target(data.next_observations).amax(1)
+        targets = data.rewards[:, 0] + 0.99 * (1 - data.dones[:, 0]) * following
     expected = F.smooth_l1_loss(q_values[th.arange(16), data.actions[:, 0]], targets)
     # T = 0.01 * 0.8; the teacher always goes to the right
     probabilities = (q_values / 0.008).softmax(dim=1)[:, RIGHT]
@@ -115,7 +114,7 @@ def test_the_teacher_acts_first_and_the_student_learns_from_it() -> None:
 
 
 def test_random_steps_replace_some_of_the_teachers() -> None:
-    rates = {"exploration_initial_eps": 0.4, "exploration_final_eps": 0.4}
+    rates: dict[str, Any] = {"exploration_initial_eps": 0.4, "exploration_final_eps": 0.4}
     model = taught(n_envs=20, teacher_fraction=1.0, gradient_steps=0, **rates)
     prefer(model, LEFT)
     taken = Actions()
@@ -128,7 +127,7 @@ def test_the_temperature_is_in_the_rewards_that_the_student_learns_from() -> Non
     env = VecNormalize(make_vec_env(Walk, 1))
     model: Any = QDagger("MlpPolicy", env, source_policies=[go_left, go_right], **SMALL)
     tried(model, [0.0, 1.0, 0.2]).learn(50)
-    env.ret_rms.var = np.float64(0.25)
+    env.ret_rms.var = np.array(0.25)
     # Rewards are divided by the root of 0.25
     assert model.value_temperature == pytest.approx(0.008 / 0.5, rel=1e-4)
     env.norm_reward = False
