@@ -204,9 +204,9 @@ def test_the_teacher_is_asked_about_what_the_environment_emits(policy: str, spac
     ("arguments", "message"),
     [
         ({"teacher_fraction": 1.1}, "teacher_fraction must be from 0 to 1, not 1.1"),
-        ({"teacher_fraction": float("nan")}, "teacher_fraction must be from 0 to 1, not nan"),
+        ({"teacher_fraction": float("nan")}, "teacher_fraction must be a number, not nan"),
         ({"temperature": 0}, "temperature must be above 0, not 0"),
-        ({"temperature": float("nan")}, "temperature must be above 0, not nan"),
+        ({"temperature": float("nan")}, "temperature must be a number, not nan"),
     ],
 )
 def test_bad_arguments_are_refused(arguments: dict[str, Any], message: str) -> None:

@@ -54,8 +54,7 @@ def check_numbers(model: BaseAlgorithm) -> None:
             raise ValueError(f"{name} must be a number, not {value}.")
         parts = set(get_args(parameter.annotation) or [parameter.annotation])
         if parts <= {int, float, NoneType} and value is not None and not isinstance(value, Real):
-            kind = "a schedule" if callable(value) else repr(value)
-            raise ValueError(f"{name} must be a number, not {kind}.")
+            raise ValueError(f"{name} must be a number, not {value!r}: it stays the same in a run.")
 
 
 def _has_nan(value: Any) -> bool:
