@@ -5,8 +5,10 @@ from sb3_caps.caps import CAPS
 from sb3_caps.common.schedules import PiecewiseLinear
 from sb3_caps.common.source_features import SourceFeatures, VecSourceFeatures
 from sb3_caps.common.sources import SourcePolicy, as_source, each
+from sb3_caps.jump_start import JumpStart
 from sb3_caps.ops_tl import OPSTL
 from sb3_caps.prql import PRQL
+from sb3_caps.qdagger import QDagger
 
 __version__ = "0.1.0"
 
@@ -14,7 +16,9 @@ __all__ = [
     "CAPS",
     "OPSTL",
     "PRQL",
+    "JumpStart",
     "PiecewiseLinear",
+    "QDagger",
     "SourceFeatures",
     "SourcePolicy",
     "VecSourceFeatures",

@@ -15,6 +15,7 @@ from torch import nn
 from sb3_caps.caps.execution import Execution, OptionExecution
 from sb3_caps.caps.exploration import epsilon_greedy
 from sb3_caps.common.batches import distinct_rows, with_batch_axis
+from sb3_caps.common.checks import check_n_envs
 from sb3_caps.common.options import OptionSet
 
 # Arguments of Adam that exclude its fused implementation, or choose it
@@ -200,10 +201,12 @@ class CAPSPolicy(DQNPolicy):
         batch = observation if vectorized else with_batch_axis(observation)
         values, beta = self.values_and_terminations(batch)
         starts = np.zeros(len(values), dtype=bool) if episode_start is None else np.asarray(episode_start, dtype=bool)
+        check_n_envs("episode_start", starts.size, len(values))
         if state is None:
             state = (np.zeros(len(values), dtype=np.int64), self.options.initial_states())
             starts = np.ones(len(values), dtype=bool)
         active, source_states = state
+        check_n_envs("state", len(active), len(values))
 
         draws = None if deterministic else np.random.random(len(values))
         ends = self.execution.ends(values, beta, draws)
