@@ -271,7 +271,9 @@ class CAPS(PolicyReuseAlgorithm):
             arrived = np.flatnonzero(~starts) if starts.any() else slice(None)
             self._step_terminations(hidden[arrived], values[arrived], active[arrived])
         beta = self.policy.terminations_array(hidden)
-        option_actions, source_states = self.options.actions(self._emitted_observations(), source_states, starts)
+        option_actions, source_states = self.options.actions(
+            self._emitted_observations(), source_states, starts, self._action_masks()
+        )
         envs = np.arange(n_envs)
         ends = starts | (np.random.random(n_envs) < beta[envs, active])
         n_ends = int(np.count_nonzero(ends))
@@ -371,6 +373,7 @@ class CAPS(PolicyReuseAlgorithm):
         state: OptionState | None = None,
         episode_start: np.ndarray | None = None,
         deterministic: bool = False,
+        action_masks: np.ndarray | None = None,
     ) -> tuple[np.ndarray, OptionState]:
         """
         Act through options, with ε-greedy exploration unless deterministic, as in DQN.
@@ -379,10 +382,11 @@ class CAPS(PolicyReuseAlgorithm):
         :param state: The active options, as the last call returned them; None to choose anew
         :param episode_start: Which environments start an episode
         :param deterministic: Whether to choose greedily and to terminate where β ≥ 0.5
+        :param action_masks: Which actions the environments allow, for source policies of MaskablePPO
         :return: the actions and the next state
         """
         epsilon = 0.0 if deterministic else self.exploration_rate
-        return self.policy.predict(observation, state, episode_start, deterministic, epsilon)
+        return self.policy.predict(observation, state, episode_start, deterministic, epsilon, action_masks)
 
     def learn(
         self: SelfCAPS,
