@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,7 @@ def policies(kind: str, number: int, **arguments: Any) -> list[BasePolicy]:
     return [policy_class(SPACES[kind], ACTIONS, lambda _: 0.0, **arguments) for _ in range(number)]
 
 
-def stack_of(found: list[BasePolicy], **arguments: Any) -> SourceStack:
+def stack_of(found: Sequence[BasePolicy], **arguments: Any) -> SourceStack:
     return SourceStack(list(range(len(found))), found, **arguments)
 
 

@@ -153,13 +153,11 @@ class SourcePolicy:
             return {"action_masks": action_masks}
         if not self._warned_of_masks:
             self._warned_of_masks = True
-            reason = (
-                "no masks are known: give the environment a method `action_masks`, and `predict` an argument of that name"
-                if self.action_map is None
-                else "its action_map cannot be applied to masks"
-            )
+            reason = "none are known: the environment has no method `action_masks`, or `predict` got no such argument"
+            if self.action_map is not None:
+                reason = "its action_map cannot be applied to them"
             warnings.warn(
-                f"Source policy '{self.name}' takes action masks and acts without them, because {reason}.", stacklevel=2
+                f"Source policy '{self.name}' takes action masks and acts without them: {reason}.", stacklevel=3
             )
         return {}
 
@@ -200,7 +198,7 @@ class PolicyAct:
             if isinstance(value, th.optim.Optimizer)
         }
         with _DetachedCopies():
-            self.policy = copy.deepcopy(policy, left_behind)  # type: ignore[arg-type]
+            self.policy = copy.deepcopy(policy, left_behind)
         self.policy.set_training_mode(False)
         self.policy.requires_grad_(False)
         self.normalizer = None if normalizer is None else copy.deepcopy(ObservationNormalizer(normalizer))
@@ -265,4 +263,4 @@ def _same_observations(source: spaces.Space, target: spaces.Space) -> bool:
 
 
 def _is_float(space: spaces.Box) -> bool:
-    return np.issubdtype(space.dtype, np.floating)  # type: ignore[arg-type]
+    return np.issubdtype(space.dtype, np.floating)
