@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch as th
 from sb3_contrib import MaskablePPO
+from sb3_contrib.common.maskable.evaluation import evaluate_policy
 from stable_baselines3.common.env_util import make_vec_env
 
 from sb3_caps import CAPS, PRQL, as_source
@@ -76,3 +77,13 @@ def test_an_environment_without_masks_and_a_map_of_actions_are_named() -> None:
     model = CAPS("MlpPolicy", MaskableCorridor(), source_policies=[mapped], seed=0)
     with pytest.warns(UserWarning, match="its action_map cannot be applied to them"):
         model.learn(10)
+
+
+@pytest.mark.filterwarnings("error:Source policy")
+def test_the_evaluation_of_sb3_contrib_passes_masks_on() -> None:
+    model: Any = CAPS("MlpPolicy", MaskableCorridor(), source_policies=[eager_model()], seed=0)
+    with th.no_grad():
+        list(model.q_net.parameters())[-1].copy_(th.tensor([9.0, 0.0, 0.0, 0.0]))
+    # Right and left again, for ever
+    rewards, lengths = evaluate_policy(model, MaskableCorridor(), 2, return_episode_rewards=True, warn=False)
+    assert (rewards, lengths) == ([0.0, 0.0], [30, 30])
