@@ -146,7 +146,7 @@ def test_arrays_follow_parameters_that_are_replaced() -> None:
 
 @pytest.mark.parametrize("kind", ["vector", "image"])
 def test_what_comes_back_is_remembered_and_only_that(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = policies(kind, 3)
+    found = policies(kind, 3, **({} if kind == "image" else {"net_arch": [256, 256]}))
     stack, batch = stack_of(found), observations(kind, 12)
     evaluated: list[int] = []
     plain = stack.networks.greedy_actions
@@ -168,12 +168,19 @@ def test_a_view_of_an_image_is_the_same_image() -> None:
     answers = stack.greedy_actions(batch)
     view = np.moveaxis(np.ascontiguousarray(np.moveaxis(batch, 1, -1)), -1, 1)
     np.testing.assert_array_equal(stack.greedy_actions(view), answers)
+    assert stack.cache is not None
     assert len(stack.cache.places) == 3
 
 
+def test_small_networks_are_evaluated_sooner_than_remembered() -> None:
+    assert stack_of(policies("vector", 3)).cache is None
+    assert stack_of(policies("vector", 30)).cache is not None
+
+
 def test_the_cache_starts_over_when_it_is_full() -> None:
-    found, batch = policies("vector", 2), observations("vector", 40)
+    found, batch = policies("vector", 2, net_arch=[256, 256]), observations("vector", 40)
     stack = stack_of(found, cache_size=10)
+    assert stack.cache is not None
     alone = np.array([policy.predict(batch, deterministic=True)[0] for policy in found])
     for start in (*range(0, 40, 4), 0):
         np.testing.assert_array_equal(stack.greedy_actions(batch[start : start + 4]).T, alone[:, start : start + 4])

@@ -4,7 +4,7 @@ Evaluating many source networks at once, and none of them twice for the same obs
 All of this is for speed alone: a source that is not known here acts by itself, and all of them would. For one
 observation an operation of torch on a layer of 64 units takes longer to start than to compute; numpy starts sooner.
 Networks of one architecture become one: their layers are stacked, so that 16 of them start as many operations as one
-does, and read their weights in one go. And because sources never change, their actions are remembered.
+does, and read their weights in one go. And because sources never change, the actions of large ones are remembered.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,11 +32,13 @@ ELEMENTWISE = (nn.ReLU, nn.Tanh, nn.ELU, nn.LeakyReLU, nn.SiLU, nn.GELU, nn.Sigm
 MOST_MULTIPLICATIONS = 2**18
 # About 20 MB of remembered actions
 CACHE_SIZE = 2**16
+# Networks with fewer parameters are evaluated sooner than an observation is looked up and remembered
+SMALLEST_CACHED = 2**16
 
 
 class SourceStack:
     """
-    Sources of one architecture, evaluated as one network. What they did before is remembered.
+    Sources of one architecture, evaluated as one network. What large ones did before is remembered.
 
     :param members: the sources' places in the option set
     :param policies: their policies
@@ -47,14 +49,18 @@ class SourceStack:
         self.members = members
         networks = [layers_of(policy) or [] for policy in policies]
         self.networks = NetworkStack(networks, policies[0].observation_space, policies[0].normalize_images)
-        self.cache = ObservationCache(lambda observations: self.networks.greedy_actions(observations).T, cache_size)
+        n_parameters = sum(parameter.numel() for layers in networks for parameter in nn.ModuleList(layers).parameters())
+        self.cache = ObservationCache(self._evaluate, cache_size) if n_parameters >= SMALLEST_CACHED else None
 
     def greedy_actions(self, observations: np.ndarray) -> np.ndarray:
         """
         :param observations: one for each environment, as the environment emits them
         :return: the action of each source, of shape (environments, members)
         """
-        return self.cache(observations)
+        return self._evaluate(observations) if self.cache is None else self.cache(observations)
+
+    def _evaluate(self, observations: np.ndarray) -> np.ndarray:
+        return self.networks.greedy_actions(observations).T
 
 
 def stack_sources(sources: Sequence[SourcePolicy]) -> list[SourceStack]:
@@ -209,9 +215,9 @@ class NetworkStack:
 
     def greedy_actions(self, observations: np.ndarray) -> np.ndarray:
         """:return: for each network and observation, which output is the greatest"""
-        small = self.arrays is not None and len(observations) <= self.arrays.most_rows
-        outputs = self.arrays.outputs(observations) if small and self.arrays else self.outputs(observations)
-        return outputs.argmax(axis=-1)
+        if self.arrays is not None and len(observations) <= self.arrays.most_rows:
+            return self.arrays.outputs(observations).argmax(axis=-1)
+        return self.outputs(observations).argmax(axis=-1)
 
     @th.no_grad()
     def outputs(self, observations: np.ndarray) -> np.ndarray:
