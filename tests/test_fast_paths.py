@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,9 @@ from torch import nn
 from sb3_caps import CAPS, as_source
 from sb3_caps.caps.targets import option_targets
 from sb3_caps.common.batches import distinct_rows, part
-from sb3_caps.common.networks import ArrayNetwork, RememberingStack, architecture, as_inputs, clip_grad_norm, stack_of
+from sb3_caps.common.networks import ArrayNetwork, as_inputs, clip_grad_norm
 from sb3_caps.common.options import OptionSet
+from sb3_caps.common.sources.evaluate import SourceStack, architecture
 from tests.toy_world import Corridor, go_right
 
 ACTIONS = spaces.Discrete(5)
@@ -41,6 +43,10 @@ def policies(kind: str, number: int, **arguments: Any) -> list[BasePolicy]:
     return [policy_class(SPACES[kind], ACTIONS, lambda _: 0.0, **arguments) for _ in range(number)]
 
 
+def stack_of(found: Sequence[BasePolicy], **arguments: Any) -> SourceStack:
+    return SourceStack(list(range(len(found))), found, **arguments)
+
+
 @pytest.mark.parametrize("kind", list(SPACES))
 @pytest.mark.parametrize("n_envs", [1, 4, 300])
 def test_stacked_sources_act_as_each_alone(kind: str, n_envs: int) -> None:
@@ -49,16 +55,16 @@ def test_stacked_sources_act_as_each_alone(kind: str, n_envs: int) -> None:
     found = policies(kind, 3)
     batch = observations(kind, n_envs)
     alone = [policy.predict(batch, deterministic=True)[0] for policy in found]
-    np.testing.assert_array_equal(stack_of(found).greatest(batch), alone)
+    np.testing.assert_array_equal(stack_of(found).greedy_actions(batch).T, alone)
 
 
 @pytest.mark.parametrize("activation", [nn.Tanh, nn.ELU])
 def test_stacked_sources_with_other_activations(activation: type[nn.Module]) -> None:
     found = policies("vector", 2, activation_fn=activation, net_arch=[9])
     stack, batch = stack_of(found), observations("vector", 20)
-    assert (stack.stack.arrays is None) == (activation is nn.ELU)
+    assert (stack.networks.arrays is None) == (activation is nn.ELU)
     np.testing.assert_array_equal(
-        stack.greatest(batch), [policy.predict(batch, deterministic=True)[0] for policy in found]
+        stack.greedy_actions(batch).T, [policy.predict(batch, deterministic=True)[0] for policy in found]
     )
 
 
@@ -66,7 +72,7 @@ def test_actors_are_stacked_too() -> None:
     found = [ActorCriticPolicy(SPACES["vector"], ACTIONS, lambda _: 0.0) for _ in range(2)]
     batch = observations("vector", 20)
     np.testing.assert_array_equal(
-        stack_of(found).greatest(batch), [policy.predict(batch, deterministic=True)[0] for policy in found]
+        stack_of(found).greedy_actions(batch).T, [policy.predict(batch, deterministic=True)[0] for policy in found]
     )
 
 
@@ -84,8 +90,7 @@ def test_only_plain_networks_of_one_architecture_are_stacked() -> None:
     options = OptionSet(sources, env.observation_space, spaces.Discrete(3))
     batch = np.eye(10, dtype=np.float32)
     actions, _ = options.actions(batch, options.initial_states(), np.ones(10, dtype=bool))
-    assert options._stacks is not None
-    assert [members for members, _ in options._stacks] == [[0, 5], [2], [4]]
+    assert [stack.members for stack in options._stacks] == [[0, 5], [2], [4]]
     for i, source in enumerate(options.sources):
         np.testing.assert_array_equal(actions[:, i], source.actions(batch, None, np.ones(10, dtype=bool))[0])
 
@@ -141,39 +146,46 @@ def test_arrays_follow_parameters_that_are_replaced() -> None:
 
 @pytest.mark.parametrize("kind", ["vector", "image"])
 def test_what_comes_back_is_remembered_and_only_that(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = policies(kind, 3)
+    found = policies(kind, 3, **({} if kind == "image" else {"net_arch": [256, 256]}))
     stack, batch = stack_of(found), observations(kind, 12)
     evaluated: list[int] = []
-    plain = stack.stack.greatest
+    plain = stack.networks.greedy_actions
 
     def counted(rows: np.ndarray) -> np.ndarray:
         evaluated.append(len(rows))
         return plain(rows)
 
-    monkeypatch.setattr(stack.stack, "greatest", counted)
+    monkeypatch.setattr(stack.networks, "greedy_actions", counted)
     alone = np.array([policy.predict(batch, deterministic=True)[0] for policy in found])
     # New ones, some of them again and in another order, none new, and one that is there twice
     for rows in ([0, 1, 2], [5, 2, 0, 7], [7, 1], [9, 9]):
-        np.testing.assert_array_equal(stack.greatest(batch[rows]), alone[:, rows])
+        np.testing.assert_array_equal(stack.greedy_actions(batch[rows]).T, alone[:, rows])
     assert evaluated == [3, 2, 2]
 
 
 def test_a_view_of_an_image_is_the_same_image() -> None:
     stack, batch = stack_of(policies("image", 2)), observations("image", 3)
-    answers = stack.greatest(batch)
+    answers = stack.greedy_actions(batch)
     view = np.moveaxis(np.ascontiguousarray(np.moveaxis(batch, 1, -1)), -1, 1)
-    np.testing.assert_array_equal(stack.greatest(view), answers)
-    assert len(stack.memory.numbers) == 3
+    np.testing.assert_array_equal(stack.greedy_actions(view), answers)
+    assert stack.cache is not None
+    assert len(stack.cache.places) == 3
 
 
-def test_memory_starts_over_when_it_is_full() -> None:
-    found, batch = policies("vector", 2), observations("vector", 40)
-    stack = RememberingStack(stack_of(found).stack, capacity=10)
+def test_small_networks_are_evaluated_sooner_than_remembered() -> None:
+    assert stack_of(policies("vector", 3)).cache is None
+    assert stack_of(policies("vector", 30)).cache is not None
+
+
+def test_the_cache_starts_over_when_it_is_full() -> None:
+    found, batch = policies("vector", 2, net_arch=[256, 256]), observations("vector", 40)
+    stack = stack_of(found, cache_size=10)
+    assert stack.cache is not None
     alone = np.array([policy.predict(batch, deterministic=True)[0] for policy in found])
     for start in (*range(0, 40, 4), 0):
-        np.testing.assert_array_equal(stack.greatest(batch[start : start + 4]), alone[:, start : start + 4])
-        assert len(stack.memory.numbers) <= 10
-    np.testing.assert_array_equal(stack.greatest(batch), alone)
+        np.testing.assert_array_equal(stack.greedy_actions(batch[start : start + 4]).T, alone[:, start : start + 4])
+        assert len(stack.cache.places) <= 10
+    np.testing.assert_array_equal(stack.greedy_actions(batch).T, alone)
 
 
 @pytest.mark.parametrize("kind", ["vector", "integers", "number"])
@@ -328,6 +340,7 @@ def test_stacks_are_not_saved() -> None:
     env = make_vec_env(lambda: Corridor())
     options = OptionSet([DQN("MlpPolicy", env)], env.observation_space, spaces.Discrete(3))
     options.actions(np.eye(10, dtype=np.float32), options.initial_states(), np.ones(10, dtype=bool))
-    assert options._stacks is not None
-    assert isinstance(options._stacks[0][1], RememberingStack)
-    assert pickle.loads(pickle.dumps(options))._stacks is None
+    assert isinstance(options._stacks[0], SourceStack)
+    for twin in (pickle.loads(pickle.dumps(options)), copy.deepcopy(options)):
+        assert "_stacks" not in vars(twin)
+        assert [stack.members for stack in twin._stacks] == [[0]]

@@ -1,7 +1,9 @@
 """Source policies: each kind of thing that acts."""
 
+import copy
 import gc
 import pickle
+import warnings
 import weakref
 from pathlib import Path
 from typing import Any
@@ -11,14 +13,14 @@ import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
-from sb3_contrib import QRDQN, MaskablePPO, RecurrentPPO
+from sb3_contrib import ARS, QRDQN, TRPO, MaskablePPO, RecurrentPPO
 from stable_baselines3 import A2C, DQN, PPO
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
-from sb3_caps import CAPS, as_source, each
+from sb3_caps import CAPS, OPSTL, PRQL, as_source, each
 from sb3_caps.common.options import OptionSet
-from tests.toy_world import LENGTH, RIGHT, Corridor, go_left, go_right, positions
+from tests.toy_world import LENGTH, RIGHT, Corridor, MaskableCorridor, go_left, go_right, positions
 
 OBSERVATIONS = np.eye(LENGTH, dtype=np.float32)
 NO_STARTS = np.zeros(LENGTH, dtype=bool)
@@ -46,11 +48,65 @@ def test_algorithm_policy_and_file(algorithm: type[Any], tmp_path: Path) -> None
     assert names[:2] == [algorithm.__name__.lower(), "goal_a"]
 
 
-class MaskableCorridor(Corridor):
-    def action_masks(self) -> np.ndarray:
-        return np.array([True, True, False])
+ON_POLICY: dict[str, Any] = {"n_steps": 8, "batch_size": 8}
+OURS: dict[str, Any] = {"source_policies": [go_right, go_left], "learning_starts": 10, "buffer_size": 100}
+TRAINED: list[tuple[type[Any], str, dict[str, Any]]] = [
+    (DQN, "MlpPolicy", {"learning_starts": 10, "buffer_size": 100}),
+    (PPO, "MlpPolicy", ON_POLICY),
+    (A2C, "MlpPolicy", {}),
+    (QRDQN, "MlpPolicy", {"learning_starts": 10, "buffer_size": 100}),
+    (TRPO, "MlpPolicy", ON_POLICY),
+    (ARS, "MlpPolicy", {"n_delta": 2, "policy_kwargs": {"net_arch": [8]}}),
+    (ARS, "LinearPolicy", {"n_delta": 2}),
+    (RecurrentPPO, "MlpLstmPolicy", {**ON_POLICY, "policy_kwargs": {"lstm_hidden_size": 8}}),
+    (MaskablePPO, "MlpPolicy", ON_POLICY),
+    (CAPS, "MlpPolicy", OURS),
+    (PRQL, "MlpPolicy", OURS),
+    (OPSTL, "MlpPolicy", OURS),
+]
 
 
+def same_walk(source: Any, model: Any, steps: int = 30) -> bool:
+    """Whether a source acts as its model does, along episodes with what recurrent ones remember."""
+    rng, source = np.random.default_rng(0), as_source(source)
+    state, expected_state, same = None, None, []
+    for step in range(steps):
+        observations = OBSERVATIONS[rng.integers(LENGTH, size=4)]
+        starts = np.full(4, True) if step == 0 else rng.random(4) < 0.1
+        actions, state = source.actions(observations, state, starts)
+        expected, expected_state = model.predict(observations, expected_state, starts, deterministic=True)
+        same.append(np.array_equal(actions, expected))
+    return all(same)
+
+
+@pytest.mark.filterwarnings("ignore:Source policy .* takes action masks")
+@pytest.mark.parametrize(("algorithm", "policy", "arguments"), TRAINED)
+def test_every_trained_model(algorithm: type[Any], policy: str, arguments: dict[str, Any], tmp_path: Path) -> None:
+    model = algorithm(policy, MaskableCorridor(), seed=1, **arguments)
+    model.learn(60)
+    model.save(tmp_path / "model")
+    for source in (model, model.policy, tmp_path / "model"):
+        assert same_walk(source, model)
+    caps = CAPS("MlpPolicy", MaskableCorridor(), source_policies=[model, model.policy], seed=0)
+    assert caps.learn(20).num_timesteps == 20
+    # The model is as it was: it can be trained on
+    assert model.learn(20) is model
+
+
+def test_a_copy_keeps_what_was_changed_after_construction() -> None:
+    model: Any = PPO("MlpPolicy", Corridor(), seed=0, n_steps=8, batch_size=8)
+    model.policy.action_net = th.nn.Sequential(model.policy.action_net, th.nn.Linear(3, 3))
+    model.policy.last_pass = model.policy.action_net(th.ones(1, 64))
+    source = as_source(model)
+    assert acts_like(source, model)
+    assert source.policy is not None
+    kept: Any = source.policy.last_pass
+    assert th.equal(kept, model.policy.last_pass)
+    assert not kept.requires_grad
+    assert model.policy.last_pass.grad_fn is not None
+
+
+@pytest.mark.filterwarnings("ignore:Source policy .* takes action masks")
 def test_maskable_ppo(tmp_path: Path) -> None:
     model = MaskablePPO("MlpPolicy", MaskableCorridor(), seed=0)
     model.save(tmp_path / "masked")
@@ -114,23 +170,6 @@ def test_names_are_made_unique() -> None:
     assert options.source_names == ["go_right", "go_right_2", "best", "go_right_3"]
 
 
-def test_zoo_folder_with_normalisation(tmp_path: Path) -> None:
-    env = VecNormalize(make_vec_env(Corridor, n_envs=2, seed=0))
-    model = DQN("MlpPolicy", env, seed=0, learning_starts=10)
-    model.learn(300)
-    # As rl_zoo3 writes it
-    folder = tmp_path / "Corridor-v0_1"
-    (folder / "Corridor-v0").mkdir(parents=True)
-    model.save(folder / "Corridor-v0")
-    env.save(str(folder / "Corridor-v0" / "vecnormalize.pkl"))
-    expected = model.predict(env.normalize_obs(OBSERVATIONS), deterministic=True)[0]
-    for given in (folder, folder / "Corridor-v0.zip", model):
-        actions, _ = as_source(given).actions(OBSERVATIONS, None, NO_STARTS)
-        np.testing.assert_array_equal(actions, expected)
-    model.save(folder / "best_model")
-    assert as_source(folder).name == "Corridor-v0_1"
-
-
 def test_sources_are_not_trained_and_keep_nothing_alive() -> None:
     env = DummyVecEnv([lambda: Corridor()])
     model = DQN("MlpPolicy", env, seed=0, buffer_size=1000, learning_starts=10)
@@ -150,6 +189,26 @@ def test_sources_are_not_trained_and_keep_nothing_alive() -> None:
     gc.collect()
     assert [reference() for reference in alive] == [None] * 3
     assert len(pickle.dumps(caps.options)) < 200_000
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"execution": "interrupting"},
+        {"execution": "interrupting", "interruption_margin": 0.5},
+        {"termination": 0.6},
+        {"averaging": 0.05, "initial_termination": 0.9},
+    ],
+)
+def test_a_saved_caps_model_keeps_how_it_acts(arguments: dict[str, Any], tmp_path: Path) -> None:
+    env = make_vec_env(Corridor, n_envs=2, seed=0)
+    arguments = {"initial_termination": 0.1, "source_policies": [go_right, go_left], **arguments}
+    model: Any = CAPS("MlpPolicy", env, seed=3, learning_starts=10, **arguments).learn(50)
+    # Values that differ from state to state, and from their average
+    th.nn.init.normal_(model.q_net.q_net[-1].weight)
+    model.save(tmp_path / "model")
+    for source in (model, tmp_path / "model"):
+        assert same_walk(source, model, steps=100)
 
 
 def test_a_caps_model_is_a_source_too(tmp_path: Path) -> None:
@@ -206,6 +265,86 @@ def test_sources_see_original_observations_under_vec_normalize(tmp_path: Path) -
     loaded.predict(env.normalize_obs(often_seen))
     loaded_source = loaded.options.sources[0].act.function  # type: ignore[attr-defined]
     np.testing.assert_allclose(loaded_source.seen[-1], often_seen, atol=1e-4)
+
+
+def test_predict_follows_the_scale_of_a_new_environment(tmp_path: Path) -> None:
+    source = SeesEmitted()
+    plain, often_seen = make_vec_env(Corridor, n_envs=2, seed=0), OBSERVATIONS[:3]
+    env = VecNormalize(make_vec_env(Corridor, n_envs=2, seed=0))
+    model = CAPS("MlpPolicy", env, source_policies=[source], seed=0)
+    model.learn(300)
+    model.save(tmp_path / "model")
+    for _ in range(2):
+        model.set_env(plain)
+        model.predict(often_seen)
+        np.testing.assert_array_equal(source.seen[-1], often_seen)
+        model.set_env(env)
+        model.predict(env.normalize_obs(often_seen))
+        np.testing.assert_allclose(source.seen[-1], often_seen, atol=1e-4)
+    loaded = CAPS.load(tmp_path / "model", env=plain)
+    loaded.predict(often_seen)
+    loaded_source: Any = loaded.source_policies[0].act
+    np.testing.assert_array_equal(loaded_source.function.seen[-1], often_seen)
+
+
+def test_source_policies_are_an_attribute(tmp_path: Path) -> None:
+    dqn = DQN("MlpPolicy", Corridor(), seed=0, buffer_size=10)
+    for algorithm in (CAPS, PRQL):
+        model = algorithm("MlpPolicy", Corridor(), source_policies=[go_right, dqn, go_right], seed=0)
+        assert [source.name for source in model.source_policies] == ["go_right", "dqn", "go_right_2"]
+        # As other arguments, they can be passed on and are there after loading
+        again = algorithm("MlpPolicy", Corridor(), source_policies=model.source_policies)
+        assert again.options.names == model.options.names
+        model.save(tmp_path / "model")
+        assert [source.name for source in algorithm.load(tmp_path / "model").source_policies] == model.source_names
+    assert CAPS("MlpPolicy", Corridor()).source_policies == []
+
+
+def spoil(observations: Any) -> np.ndarray:
+    for part in observations.values() if isinstance(observations, dict) else [observations]:
+        part[...] = 0
+    return go_right(observations)
+
+
+@pytest.mark.parametrize("kind", ["box", "image", "dict"])
+@pytest.mark.parametrize("mapped", [False, True])
+def test_what_a_source_writes_into_its_observations_stays_its_own(kind: str, mapped: bool) -> None:
+    shown, seen = SeesEmitted(), SeesEmitted()
+    if mapped:
+        writer = as_source(go_right, observation_map=lambda observations: [spoil(observations), observations][1])
+    else:
+        writer = as_source(spoil)
+    policy = {"box": "MlpPolicy", "image": "CnnPolicy", "dict": "MultiInputPolicy"}[kind]
+    env = make_vec_env(lambda: Corridor(kind), n_envs=2, seed=0)
+    model = CAPS(policy, env, source_policies=[shown, writer, seen], seed=0, buffer_size=100)
+    model.learn(20)
+    observations: Any = env.reset()
+    before = copy.deepcopy(observations)
+    model.predict(observations)
+    for key in before if kind == "dict" else [None]:
+        ours, theirs = (each if key is None else each[key] for each in (observations, before))
+        np.testing.assert_array_equal(ours, theirs)
+        for first, second in zip(shown.seen, seen.seen, strict=True):
+            first, second = (each if key is None else each[key] for each in (first, second))
+            np.testing.assert_array_equal(first, second)
+            assert first.any()
+    if kind == "box":
+        assert model.replay_buffer.sample(8).observations.any(dim=1).all()  # type: ignore[union-attr]
+
+
+def test_torch_functions_can_use_their_observations_without_a_warning() -> None:
+    def by_torch(observations: np.ndarray) -> th.Tensor:
+        return th.as_tensor(observations).argmax(dim=1) % 3
+
+    model = CAPS("CnnPolicy", Corridor("image"), source_policies=[go_right], seed=0, buffer_size=10)
+    options = options_of(by_torch, as_source(DQN("MlpPolicy", Corridor(), buffer_size=1), action_map=lambda a: a))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        frozen = OBSERVATIONS.copy()
+        frozen.flags.writeable = False
+        actions, _ = options.actions(frozen, options.initial_states(), NO_STARTS)
+        model.learn(5)
+    assert actions[:, 0].tolist() == [i % 3 for i in range(LENGTH)]
 
 
 def test_image_sources_of_either_layout() -> None:

@@ -67,6 +67,17 @@ class Corridor(gym.Env[Any, Any]):
         return self.observe(), float(done), done, not done and self.time >= self.horizon, {}
 
 
+class MaskableCorridor(Corridor):
+    """Moving right is forbidden in every second place, standing still everywhere."""
+
+    def action_masks(self) -> np.ndarray:
+        return masks_of(np.array([self.position]))[0]
+
+
+def masks_of(places: np.ndarray) -> np.ndarray:
+    return np.stack([np.full(len(places), True), places % 2 == 0, np.full(len(places), False)], axis=1)
+
+
 def positions(observations: Any) -> np.ndarray:
     """Where the agents of a batch of observations are, whatever their kind."""
     if isinstance(observations, dict):

@@ -342,7 +342,9 @@ class CAPS(PolicyReuseAlgorithm):
         starts, (active, source_states) = self._last_episode_starts, self._last_options
         values, beta = network(self._last_obs)
         # One evaluation of each source serves acting and agreement
-        option_actions, source_states = self.options.actions(self._emitted_observations(), source_states, starts)
+        option_actions, source_states = self.options.actions(
+            self._emitted_observations(), source_states, starts, self._action_masks()
+        )
         self._exploration.start_episodes(starts)
         visits = None
         if self.exploration_novelty > 0:
@@ -459,6 +461,7 @@ class CAPS(PolicyReuseAlgorithm):
         state: OptionState | None = None,
         episode_start: np.ndarray | None = None,
         deterministic: bool = False,
+        action_masks: np.ndarray | None = None,
     ) -> tuple[np.ndarray, OptionState]:
         """
         Act through options, with ε-greedy exploration unless deterministic, as in DQN.
@@ -467,10 +470,11 @@ class CAPS(PolicyReuseAlgorithm):
         :param state: The active options, as the last call returned them; None to choose anew
         :param episode_start: Which environments start an episode
         :param deterministic: Whether to choose greedily and to terminate where β ≥ 0.5
+        :param action_masks: Which actions the environments allow, for source policies of MaskablePPO
         :return: the actions and the next state
         """
         epsilon = 0.0 if deterministic else self.exploration_rate
-        return self.policy.predict(observation, state, episode_start, deterministic, epsilon)
+        return self.policy.predict(observation, state, episode_start, deterministic, epsilon, action_masks)
 
     def learn(
         self: SelfCAPS,

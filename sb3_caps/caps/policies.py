@@ -185,6 +185,7 @@ class CAPSPolicy(DQNPolicy):
         episode_start: np.ndarray | None = None,
         deterministic: bool = False,
         epsilon: float = 0.0,
+        action_masks: np.ndarray | None = None,
     ) -> tuple[np.ndarray, OptionState]:
         """
         Act through options. The active option is the state, as a recurrent policy's hidden state is.
@@ -194,6 +195,7 @@ class CAPSPolicy(DQNPolicy):
         :param episode_start: Which environments start an episode
         :param deterministic: Options terminate where β ≥ 0.5 instead of with probability β
         :param epsilon: Probability to choose a new option at random
+        :param action_masks: Which actions the environments allow, for sources that ask for it
         :return: the actions and the next state
         """
         self.set_training_mode(False)
@@ -212,7 +214,7 @@ class CAPSPolicy(DQNPolicy):
         ends = self.execution.ends(values, beta, draws)
         active = self.execution.next_options(active, starts, ends, epsilon_greedy(values, epsilon))
         emitted = self.options.as_emitted(batch, normalized=True)
-        actions, source_states = self.options.actions(emitted, source_states, starts)
+        actions, source_states = self.options.actions(emitted, source_states, starts, action_masks)
         taken = actions[np.arange(len(active)), active]
         return (taken if vectorized else np.array(taken[0])), (active, source_states)
 

@@ -18,7 +18,7 @@ from sb3_caps.common import checks
 from sb3_caps.common.options import OptionSet
 from sb3_caps.common.save_util import written_whole
 from sb3_caps.common.schedules import PiecewiseLinear, schedule_over
-from sb3_caps.common.sources import ObservationNormalizer, Observations
+from sb3_caps.common.sources import ObservationNormalizer, Observations, SourcePolicy
 from sb3_caps.common.statistics import OptionStatistics
 
 SelfPolicyReuse = TypeVar("SelfPolicyReuse", bound="PolicyReuseAlgorithm")
@@ -43,7 +43,8 @@ class PolicyReuseAlgorithm(DQN):
         self, *args: Any, source_policies: Sequence[Any] | None = None, exploration_schedule: Schedule | None = None
     ) -> None:
         super().__init__(*args, _init_setup_model=False)  # type: ignore[misc]
-        self.source_policies = source_policies
+        # Under the name under which `load` puts it there
+        vars(self)["source_policies"] = source_policies
         self.given_exploration_schedule = exploration_schedule
 
     def _setup_model(self) -> None:
@@ -113,6 +114,41 @@ class PolicyReuseAlgorithm(DQN):
                 f"{self.options.n_sources} were passed, {self.options.source_names}: pass as many, in the same order."
             )
         self.source_names = self.options.source_names
+        # By which a saved model can be a source policy
+        self.algorithm_class = f"{type(self).__module__}:{type(self).__qualname__}"
+        if self.env is not None:
+            self._adapt_options(self.env)
+
+    @property
+    def source_policies(self) -> list[SourcePolicy]:
+        """The policies to reuse, in the order given."""
+        return self.options.sources
+
+    def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
+        """
+        Set the environment to learn in, see SB3's ``BaseAlgorithm.set_env``.
+
+        :param env: The environment for learning a policy
+        :param force_reset: Force call to ``reset()`` before training to avoid unexpected behavior
+        """
+        super().set_env(env, force_reset)
+        assert self.env is not None
+        self._adapt_options(self.env)
+
+    def _adapt_options(self, env: VecEnv) -> None:
+        """
+        Let sources see what the environments emit, and which actions they allow.
+        """
+        normalizer = self._vec_normalize_env
+        self.options.normalizer = None if normalizer is None else ObservationNormalizer(normalizer)
+        self._has_action_masks = self.options.takes_action_masks and env.has_attr("action_masks")
+
+    def _action_masks(self) -> np.ndarray | None:
+        """
+        :return: which actions the environments allow now, None where they do not say or no source asks
+        """
+        assert self.env is not None
+        return np.stack(self.env.env_method("action_masks")) if self._has_action_masks else None
 
     def _setup_learn(
         self,
@@ -131,8 +167,6 @@ class PolicyReuseAlgorithm(DQN):
             self.lr_schedule = self.learning_rate.over(total_timesteps)
         if isinstance(self.given_exploration_schedule, PiecewiseLinear):
             self.exploration_schedule = self.given_exploration_schedule.over(total_timesteps)
-        normalizer = self._vec_normalize_env
-        self.options.normalizer = None if normalizer is None else ObservationNormalizer(normalizer)
         return setup
 
     def _original_observations(self) -> Observations:

@@ -204,7 +204,7 @@ class EpisodicReuseAlgorithm(PolicyReuseAlgorithm):
         if starts.any():
             self._start_episodes(episodes, starts)
         option_actions, episodes.source_states = self.options.actions(
-            self._emitted_observations(), episodes.source_states, starts
+            self._emitted_observations(), episodes.source_states, starts, self._action_masks()
         )
         reused = (episodes.arms < self.options.n_sources) & (np.random.random(n_envs) < episodes.reuse)
 

@@ -1,16 +1,17 @@
 """The option set: source policies first, in the order given, then one primitive option for each action."""
 
 import pickle
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import cloudpickle
 import numpy as np
 from gymnasium import spaces
-from stable_baselines3.common.policies import BasePolicy
 
-from sb3_caps.common.networks import RememberingStack, architecture, stack_of
 from sb3_caps.common.sources import ObservationNormalizer, Observations, SourcePolicy, SourceState, as_source
+from sb3_caps.common.sources.act import BATCHES
+from sb3_caps.common.sources.evaluate import SourceStack, stack_sources
 
 SourceStates: TypeAlias = tuple[SourceState, ...]
 
@@ -29,22 +30,24 @@ class OptionSet:
     ) -> None:
         if source_policies is None:
             source_policies = []
-        if isinstance(source_policies, (str, bytes)) or not isinstance(source_policies, Iterable):
+        if isinstance(source_policies, (str, bytes, Mapping, Set)) or not isinstance(source_policies, Iterable):
             raise ValueError(
-                f"source_policies must be a list of source policies (an empty one is fine), not {source_policies!r}."
+                f"source_policies must be a list of source policies (an empty one is fine), not {source_policies!r}: "
+                "pass [as_source(policy, name=...), ...] to give them names."
             )
         if action_space.start != 0:
             raise ValueError(f"Actions must be numbered from 0, but the environment takes {action_space}.")
+        _check_numbered_from_zero(observation_space)
         self.n_actions = int(action_space.n)
         self.observation_space = observation_space
         self.sources = [as_source(source) for source in source_policies]
         for source in self.sources:
             source.check_fits(observation_space, action_space)
         self.names = _unique_names(self.sources, [f"action_{action}" for action in range(self.n_actions)])
+        for source, name in zip(self.sources, self.names, strict=False):
+            source.name = name
         # The learner's normalisation, undone for the sources: they know the environment's own observations.
         self.normalizer: ObservationNormalizer | None = None
-        self._stacks: list[tuple[list[int], RememberingStack]] | None = None
-        self._alone: list[int] = []
 
     @property
     def n_sources(self) -> int:
@@ -77,8 +80,17 @@ class OptionSet:
             )
         return each / each.sum()
 
+    @property
+    def takes_action_masks(self) -> bool:
+        """Whether a source acts by which actions are allowed, as those of MaskablePPO do."""
+        return any(source.takes_action_masks for source in self.sources)
+
     def actions(
-        self, observations: Observations, states: SourceStates, episode_starts: np.ndarray
+        self,
+        observations: Observations,
+        states: SourceStates,
+        episode_starts: np.ndarray,
+        action_masks: np.ndarray | None = None,
     ) -> tuple[np.ndarray, SourceStates]:
         """
         The action that each option would take: sources are evaluated once each, primitives cost nothing.
@@ -86,39 +98,41 @@ class OptionSet:
         :param observations: one for each environment, as the environment emits them
         :param states: what the last call returned, ``initial_states()`` at first
         :param episode_starts: which environments start an episode with this observation
+        :param action_masks: which actions the environments allow, of shape (environments, actions), for sources that
+            ask for it; None where that is not known
         :return: actions of shape (environments, options), and the next states
         """
         n_envs = len(episode_starts)
+        if action_masks is not None and np.shape(action_masks) != (n_envs, self.n_actions):
+            expected = f"{n_envs} environments and {self.n_actions} actions"
+            raise ValueError(f"action_masks are of shape {np.shape(action_masks)}: expected those of {expected}.")
         actions = np.empty((n_envs, len(self)), dtype=np.int64)
         actions[:, self.n_sources :] = np.arange(self.n_actions)
-        if self._stacks is None:
-            self._stacks = self._stacked_sources()
-            stacked = {member for members, _ in self._stacks for member in members}
-            self._alone = [i for i in range(self.n_sources) if i not in stacked]
-        for members, stack in self._stacks:
+        for stack in self._stacks:
             assert isinstance(observations, np.ndarray)
-            actions[:, members] = stack.greatest(observations).T
+            actions[:, stack.members] = stack.greedy_actions(observations)
         if not self._alone:
             return actions, states
         next_states = list(states)
         for i in self._alone:
-            source_actions, next_states[i] = self.sources[i].actions(observations, states[i], episode_starts)
-            actions[:, i] = self._checked(source_actions, self.names[i], n_envs)
+            taken, next_states[i] = self.sources[i].actions(observations, states[i], episode_starts, action_masks)
+            actions[:, i] = self._checked(taken, self.names[i], n_envs)
         return actions, tuple(next_states)
 
-    def _stacked_sources(self) -> list[tuple[list[int], RememberingStack]]:
-        """The sources that are plain networks, those of one architecture together."""
-        groups: dict[str, dict[int, BasePolicy]] = {}
-        for i, source in enumerate(self.sources):
-            network = source.network
-            key = None if network is None else architecture(network)
-            if network is not None and key is not None:
-                groups.setdefault(key, {})[i] = network
-        return [(list(group), stack_of(list(group.values()))) for group in groups.values()]
+    @cached_property
+    def _stacks(self) -> list[SourceStack]:
+        """The sources that are plain networks."""
+        return stack_sources(self.sources)
+
+    @cached_property
+    def _alone(self) -> list[int]:
+        """The sources that act by themselves."""
+        stacked = {member for stack in self._stacks for member in stack.members}
+        return [i for i in range(self.n_sources) if i not in stacked]
 
     def __getstate__(self) -> dict[str, Any]:
         # The stacks hold the sources' parameters a second time
-        return {**self.__dict__, "_stacks": None}
+        return {key: value for key, value in vars(self).items() if key != "_stacks"}
 
     def as_emitted(self, observations: Observations, normalized: bool = False) -> Observations:
         """
@@ -152,12 +166,22 @@ class OptionSet:
         if actions.shape == (n_envs, 1):
             actions = actions[:, 0]
         if actions.shape != (n_envs,):
-            raise ValueError(f"Source policy '{name}' returned actions of shape {actions.shape}: {expected}.")
+            raise ValueError(f"Source policy '{name}' returned actions of shape {actions.shape}: {expected}. {BATCHES}")
         if not np.issubdtype(actions.dtype, np.integer):
             raise ValueError(f"Source policy '{name}' returned {actions.dtype} actions, {actions!r}: {expected}.")
         if actions.min() < 0 or actions.max() >= self.n_actions:
             raise ValueError(f"Source policy '{name}' returned an action out of range, {actions!r}: {expected}.")
         return actions
+
+
+def _check_numbered_from_zero(space: spaces.Space) -> None:
+    """SB3 one-hot encodes numbers as if they started at 0, for the learner and for sources alike."""
+    for part in space.values() if isinstance(space, spaces.Dict) else [space]:
+        if isinstance(part, (spaces.Discrete, spaces.MultiDiscrete)) and np.any(part.start != 0):
+            raise ValueError(
+                f"Observations must be numbered from 0, but the environment emits {part}: subtract its start, for "
+                "example with gymnasium.wrappers.TransformObservation."
+            )
 
 
 def _with_layout(observations: np.ndarray, space: spaces.Space) -> np.ndarray:

@@ -9,8 +9,8 @@ from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 from torch import nn
 
-from sb3_caps.common.networks import MOST_REMEMBERED, Memory, NetworkStack, layers_of
 from sb3_caps.common.sources import SourcePolicy, as_source
+from sb3_caps.common.sources.evaluate import CACHE_SIZE, NetworkStack, ObservationCache, layers_of
 
 # Of each feature over the given observations: as wide as what networks are usually given
 DEVIATION = 0.3
@@ -37,7 +37,7 @@ class SourceFeatures:
         models: Sequence[Any],
         observations: np.ndarray,
         n_components: int = 128,
-        capacity: int = MOST_REMEMBERED,
+        capacity: int = CACHE_SIZE,
     ) -> None:
         if len(models) == 0:
             raise ValueError("SourceFeatures needs at least one model whose features to take.")
@@ -46,7 +46,7 @@ class SourceFeatures:
         self.sources = [as_source(model) for model in models]
         self._networks, self._heads = zip(*[_hidden_and_head(source) for source in self.sources], strict=True)
         self._mean, self._components = _principal_components(self._hidden(observations), n_components)
-        self._memory = Memory(self._evaluate, capacity)
+        self._cache = ObservationCache(self._evaluate, capacity)
 
         self.policies: list[SourcePolicy] = []
         """The sources, for ``source_policies``: they act on features as they do on observations"""
@@ -66,7 +66,7 @@ class SourceFeatures:
         :param observations: a batch, as the environment emits them
         :return: their features, of shape (observations, ``n_features``)
         """
-        return self._memory(observations)
+        return self._cache(observations)
 
     def _hidden(self, observations: np.ndarray) -> np.ndarray:
         """The last hidden layers, side by side."""

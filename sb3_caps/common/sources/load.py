@@ -1,0 +1,225 @@
+"""Making source policies of models, files, folders of rl_zoo3, import strings and functions."""
+
+import copy
+import inspect
+import os
+import pickle
+import pkgutil
+import re
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.save_util import load_from_zip_file
+from stable_baselines3.common.vec_env import VecNormalize
+
+from sb3_caps.common.sources.act import ActionFunction, FunctionAct, PolicyAct, SourcePolicy
+
+IMPORT_STRING = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+# What rl_zoo3 calls models beside <Env>.zip
+ZOO_NAME = re.compile(r"best_model|rl_model_\d+_steps")
+
+
+def as_source(
+    source: Any,
+    name: str | None = None,
+    observation_map: ActionFunction | None = None,
+    action_map: ActionFunction | None = None,
+) -> SourcePolicy:
+    """
+    Make a source policy of anything that acts. Files and import strings run code: pass only those that you trust.
+
+    :param source: an SB3 or sb3-contrib algorithm or policy, the path of a saved model or of a folder that
+        rl_zoo3 wrote, an import string ``package.module:function``, or a callable from a batch of
+        observations to a batch of actions (see ``each`` for a function of one observation)
+    :param name: its name in logs and figures, by default that of the file, function or class
+    :param observation_map: converts a batch of the target's observations to the source's
+    :param action_map: converts a batch of the source's actions to the target's
+    :return: the source policy
+    """
+    if isinstance(source, SourcePolicy):
+        result = copy.copy(source)
+    elif isinstance(source, str) and IMPORT_STRING.fullmatch(source) and not Path(source).exists():
+        result = as_source(_imported(source))
+    elif isinstance(source, (str, os.PathLike)):
+        result = _from_file(_model_file(Path(source)), strict=observation_map is None)
+    elif isinstance(source, BaseAlgorithm):
+        result = _from_policy(source.policy, type(source).__name__.lower(), source.get_vec_normalize_env())
+    elif isinstance(source, BasePolicy):
+        result = _from_policy(source, type(source).__name__)
+    elif callable(source):
+        result = SourcePolicy(FunctionAct(source), getattr(source, "__name__", type(source).__name__))
+    else:
+        raise ValueError(
+            f"{source!r} is no source policy: pass an SB3 algorithm or policy, the path of a saved model, "
+            "an import string 'package.module:function', or a callable from observations to actions."
+        )
+    if name is not None:
+        result.name, result.explicit_name = name, True
+    result.observation_map = observation_map or result.observation_map
+    result.action_map = action_map or result.action_map
+    return result
+
+
+def _from_policy(policy: BasePolicy, name: str, normalizer: VecNormalize | None = None) -> SourcePolicy:
+    return SourcePolicy(
+        PolicyAct(policy, normalizer),
+        name,
+        observation_space=policy.observation_space,
+        action_space=policy.action_space,
+    )
+
+
+def _imported(source: str) -> Any:
+    try:
+        return pkgutil.resolve_name(source)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"The source policy '{source}' cannot be imported: {error}") from error
+
+
+def _from_file(path: Path, strict: bool) -> SourcePolicy:
+    """
+    :param path: the file of a saved model
+    :param strict: whether to refuse it where its normalisation is not certain
+    :return: the source policy
+    """
+    data, parameters, unread = _read(path)
+    arguments = {**(data.get("policy_kwargs") or {}), **_algorithm_arguments(path, data, unread)}
+    arguments.pop("device", None)
+    try:
+        # Only the policy is built: the algorithm would allocate its replay buffer
+        policy = _build_policy(data, arguments)
+        policy.load_state_dict(parameters["policy"])
+    except Exception as error:
+        raise _unusable(path, error, unread) from error
+    if "options" in data:
+        # A model of ours carries its normalisation: its own sources see what the environment emits
+        own = data["options"].normalizer
+        normalizer = None if own is None else own.statistics
+    else:
+        normalizer = _saved_normalizer(path, strict)
+    # Names like `best_model` say nothing: the folder of the run does
+    says_nothing = path.stem in ("model", "rl_model") or ZOO_NAME.fullmatch(path.stem)
+    return _from_policy(policy, path.parent.name if says_nothing and path.parent.name else path.stem, normalizer)
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
+    """
+    :param path: the file of a saved model
+    :return: the attributes of the model, its parameters, and what was said of attributes that could not be read
+    """
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            data, parameters, _ = load_from_zip_file(path, device="cpu")
+    except ImportError as error:
+        raise ValueError(
+            f"{path} cannot be loaded without the module '{error.name}' ({error}): install it or put it on the path of "
+            "Python."
+        ) from error
+    except Exception as error:  # damaged files raise anything
+        raise _unusable(path, error) from error
+    return data or {}, parameters or {}, [str(warning.message) for warning in caught]
+
+
+def _algorithm_arguments(path: Path, data: dict[str, Any], unread: list[str]) -> dict[str, Any]:
+    """What a policy of ours takes beside the user's ``policy_kwargs``: its algorithm knows."""
+    if "source_names" not in data:
+        return {}
+    try:
+        algorithm = pkgutil.resolve_name(data["algorithm_class"])
+    except (KeyError, ImportError, AttributeError, ValueError) as error:
+        raise ValueError(
+            f"The algorithm of {path} cannot be imported ({type(error).__name__}: {error}): load the model with its "
+            "class, and pass the model."
+        ) from error
+    model = algorithm.__new__(algorithm)
+    vars(model).update(data)
+    try:
+        return model._policy_arguments()
+    except AttributeError as error:
+        raise ValueError(
+            f"{path} was saved without its source policies {data['source_names']}, or they cannot be loaded here "
+            f"({'; '.join(unread) or error}): load it with {algorithm.__name__}.load(..., source_policies=[...]), and "
+            "pass the model."
+        ) from error
+
+
+def _build_policy(data: dict[str, Any], arguments: dict[str, Any]) -> BasePolicy:
+    policy_class = data["policy_class"]
+    positional = [data["observation_space"], data["action_space"]]
+    # Policies of ARS have no optimizer, and take no learning rate
+    if any("lr_schedule" in inspect.signature(base.__init__).parameters for base in policy_class.__mro__):
+        positional.append(lambda _: 0.0)
+    return policy_class(*positional, **arguments)
+
+
+def _unusable(path: Path, error: Exception, unread: Sequence[str] = ()) -> ValueError:
+    reasons = "; ".join([f"{type(error).__name__}: {error}", *unread])
+    return ValueError(
+        f"{path} is no usable saved SB3 model ({reasons}): pass the .zip file that `model.save` wrote, or the model."
+    )
+
+
+def _model_file(path: Path) -> Path:
+    """The saved model that a user's path means: a file, with or without ``.zip``, or a folder that rl_zoo3 wrote."""
+    if path.is_dir():
+        found = [path / "best_model.zip"] if (path / "best_model.zip").is_file() else sorted(path.glob("*.zip"))
+        if len(found) != 1:
+            raise ValueError(f"The folder {path} holds {len(found)} saved models: pass the path of one .zip file.")
+        return found[0]
+    if not path.exists() and path.suffix != ".zip":
+        path = path.with_name(path.name + ".zip")
+    if not path.is_file():
+        raise FileNotFoundError(f"There is no saved model at {path}.")
+    return path
+
+
+def _saved_normalizer(path: Path, strict: bool) -> VecNormalize | None:
+    """
+    Load the VecNormalize that was saved with a model. No other file is opened: loading it could run anything.
+
+    :param path: the file of the model
+    :param strict: whether to refuse the model where there is a file that may be its own
+    :return: the VecNormalize, None if there is none
+    """
+    folder = path.parent
+    own = [
+        # rl_zoo3: <Env>.zip beside <Env>/vecnormalize.pkl
+        folder / path.stem / "vecnormalize.pkl",
+        # SB3's CheckpointCallback
+        folder / re.sub(r"_(\d+_steps)$", r"_vecnormalize_\1.pkl", path.stem),
+    ]
+    others = [folder / "vecnormalize.pkl", folder / "vec_normalize.pkl"]
+    if ZOO_NAME.fullmatch(path.stem):
+        # rl_zoo3: <Env>_<number>/best_model.zip beside <Env>_<number>/<Env>/vecnormalize.pkl
+        if run := re.fullmatch(r"(.+)_\d+", folder.resolve().name):
+            own.append(folder / run[1] / "vecnormalize.pkl")
+        others += folder.glob("*/vecnormalize.pkl")
+    for file in own:
+        if file.is_file() and file.suffix == ".pkl":
+            return _load_normalizer(file, path)
+    found = [str(file) for file in others if file.is_file()]
+    if found and strict:
+        raise ValueError(
+            f"It is not certain whether {' or '.join(found)} is the normalisation of {path}: load the model with its "
+            "class, with env=VecNormalize.load(...) if it has one, and pass the model, or pass as_source(..., "
+            "observation_map=...) that does what is needed."
+        )
+    return None
+
+
+def _load_normalizer(file: Path, model: Path) -> VecNormalize:
+    try:
+        with file.open("rb") as opened:
+            found = pickle.load(opened)
+    except Exception as error:  # damaged pickles raise anything
+        raise ValueError(
+            f"{file}, the normalisation of {model}, cannot be read ({type(error).__name__}: {error})."
+        ) from error
+    if not isinstance(found, VecNormalize):
+        raise ValueError(f"{file}, the normalisation of {model}, holds no VecNormalize, but {type(found).__name__}.")
+    return found
