@@ -10,7 +10,7 @@ import pytest
 from stable_baselines3 import DQN
 from stable_baselines3.common.monitor import Monitor
 
-from sb3_caps.cli import COMMANDS, main
+from sb3_caps.commands import COMMANDS, main
 from sb3_caps.commands.plot import Curve, draw_curves, find_runs, read_training, smoothed
 from tests.toy_world import Corridor
 
@@ -101,14 +101,14 @@ def test_errors_are_one_line(argv: list[str], message: str, folder: Path, capsys
     [
         (["train"], "rl_zoo3", "zoo"),
         (["enjoy"], "requests", "zoo"),
-        (["plot", "run"], "matplotlib", "experiments"),
+        (["plot", "run"], "matplotlib", "studies"),
     ],
 )
 def test_a_missing_extra_is_named(argv: list[str], module: str, extra: str, folder: Path) -> None:
     (folder / "run").mkdir()
     (folder / "run" / "0.monitor.csv").write_text('#{"t_start": 0.0}\nr,l,t\n1.0,5,0.1\n')
     # None in sys.modules makes Python refuse the import, as it would for a package that is not there
-    code = f"import sys; sys.modules['{module}'] = None; from sb3_caps.cli import main; sys.exit(main({argv}))"
+    code = f"import sys; sys.modules['{module}'] = None; from sb3_caps.commands import main; sys.exit(main({argv}))"
     done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2
     assert len(done.stderr.strip().splitlines()) == 1
@@ -143,7 +143,7 @@ def test_sources_tells_what_fits(folder: Path, capsys: pytest.CaptureFixture[str
 
 def test_sources_of_the_working_directory(folder: Path) -> None:
     (folder / "my_heuristics.py").write_text("def left(observations):\n    return [0] * len(observations)\n")
-    command = [sys.executable, "-c", "import sys; from sb3_caps.cli import main; sys.exit(main())"]
+    command = [sys.executable, "-c", "import sys; from sb3_caps.commands import main; sys.exit(main())"]
     # As the installed script has it: Python itself does not look into the working directory
     command.insert(1, "-I")
     arguments = ["sources", "my_heuristics:left", "--env", "CartPole-v1"]

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sb3_caps.cli import main
+from sb3_caps.commands import main
 
 pygame = pytest.importorskip("pygame")
 

@@ -148,7 +148,7 @@ def draw_curves(curves: list[Curve], x_label: str, y_label: str, mean: bool = Fa
     :param mean: whether curves with the same label become one, with a band from the lowest to the highest
     :return: a figure of Matplotlib
     """
-    figure = require("matplotlib.figure", "experiments").Figure(figsize=(8, 5), layout="constrained")
+    figure = require("matplotlib.figure", "studies").Figure(figsize=(8, 5), layout="constrained")
     axes = figure.subplots()
     for label in dict.fromkeys(curve.label for curve in curves):
         group = [curve for curve in curves if curve.label == label]

@@ -17,9 +17,9 @@ from sb3_caps.envs.monster_kong.env import HORIZON
 from sb3_caps.envs.monster_kong.level import GOALS
 from sb3_caps.envs.monster_kong.physics import ACTIONS
 from sb3_caps.envs.monster_kong.planner import plan
-from sb3_caps.experiments.monster_kong_evaluation import ExactEvaluation
-from sb3_caps.experiments.monster_kong_sources import source_goals
-from sb3_caps.experiments.presets import TASKS
+from sb3_caps.studies.monster_kong.evaluation import ExactEvaluation
+from sb3_caps.studies.monster_kong.methods import TASKS
+from sb3_caps.studies.monster_kong.sources import source_goals
 
 TERMINATIONS = (0.06, 0.12, 0.25, 0.5, 1.0)
 NOISES = (0.0, 0.005, 0.01, 0.02)
