@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 
 from sb3_caps.commands import main
 from sb3_caps.common.colours import option_colour
+from sb3_caps.common.save_util import is_running
 from sb3_caps.envs.grid import GridMap
 from sb3_caps.studies.grid.batches import BATCHES, METHODS, TASKS, with_needed
 from sb3_caps.studies.grid.claims import claims
@@ -118,6 +120,63 @@ def test_only_a_checkpoint_that_fits_is_used(found: str, tmp_path: Path, capsys:
     assert (f"{checkpoint} is damaged" in capsys.readouterr().err) == (found == "damaged")
 
 
+def children_of(process: int) -> set[int]:
+    """The processes that a process has started, by Linux's own list."""
+    found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(process)], capture_output=True, text=True)
+    return set(map(int, found.stdout.split()))
+
+
+def test_a_killed_study_leaves_nobody_at_work(tmp_path: Path) -> None:
+    arguments = ["--runs", "2", "--episodes", "3000", "--results", str(tmp_path), "--jobs", "2"]
+    quiet: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen([sys.executable, "-m", "sb3_caps", "reproduce", "grid", *arguments], **quiet)
+    folder = Results(tmp_path, 2, 3000).folder
+    deadline = time.monotonic() + 120
+    while len(list(folder.glob("*/curve.csv"))) < 2:
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    workers = children_of(process.pid)
+    assert len(workers) >= 2
+    # Another study in the same folder is told about this one
+    again = [sys.executable, "-m", "sb3_caps", "reproduce", "grid", *arguments]
+    refused = subprocess.run(again, capture_output=True, text=True, timeout=120)
+    assert refused.returncode == 2
+    assert f"Another study is at work in {tmp_path} (process {process.pid} on" in refused.stderr
+
+    process.kill()
+    process.wait()
+    while any(map(is_running, workers)):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    time.sleep(1.5)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+
+def test_two_writers_of_one_batch_publish_whole_files(tmp_path: Path) -> None:
+    code = (
+        "from pathlib import Path; from sb3_caps.studies.grid import results as g; g.CHECKPOINT_SECONDS = 0.0; "
+        f"g.execute(g.Results(Path({str(tmp_path)!r}), 1, 60).run('prql'))"
+    )
+    writers = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(2)]
+    results = Results(tmp_path, 1, 60)
+    seen = 0
+    while any(writer.poll() is None for writer in writers):
+        with suppress(FileNotFoundError):
+            config, _ = pickle.loads(results.path("prql", "checkpoint.pkl").read_bytes())
+            assert config["batch"] == "prql"
+            seen += 1
+        if results.is_finished("prql"):
+            assert results.run("prql").damaged() == {}
+    assert [writer.returncode for writer in writers] == [0, 0]
+    assert seen
+    execute(Results(tmp_path / "alone", 1, 60).run("prql"))
+    for name, array in Results(tmp_path / "alone", 1, 60).load("prql").items():
+        np.testing.assert_array_equal(array, results.load("prql")[name])
+    assert not [path for path in results.path("prql", "").iterdir() if path.name.endswith(".partial")]
+
+
 # The command
 
 
@@ -161,6 +220,18 @@ def test_what_is_on_disk_is_not_run_again(finished: Path, capsys: pytest.Capture
     output = capsys.readouterr()
     assert "figure_3.png" in output.out
     assert "figure_2.png" not in output.out
+
+
+def test_a_damaged_result_is_set_aside_and_run_again(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    results = Results(finished, RUNS, EPISODES)
+    file = results.path("caps", "result.npz")
+    expected = results.load("caps")
+    file.write_bytes(file.read_bytes()[:1000])
+    arguments = ["--runs", str(RUNS), "--episodes", str(EPISODES), "--results", str(finished), "--figure", "3"]
+    assert main(["reproduce", "grid", *arguments, "--jobs", "1"]) == 0
+    assert f"{file} is damaged (File is not a zip file): kept as result.npz.damaged_1" in capsys.readouterr().err
+    for name, array in results.load("caps").items():
+        np.testing.assert_array_equal(array, expected[name])
 
 
 def test_every_claim_has_a_verdict_and_a_number(finished: Path) -> None:

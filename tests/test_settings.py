@@ -148,7 +148,7 @@ def test_methods_change_what_they_say() -> None:
 
 def test_the_grid_with_networks() -> None:
     assert (grid_networks.GAMMA, grid_networks.N_ENVS, grid_networks.STEPS) == (0.95, 8, 30_000)
-    own = {
+    own: dict[str, dict[str, Any]] = {
         "caps": {
             "sequence_length": 8,
             "execution": "interrupting",

@@ -327,7 +327,8 @@ def test_settings_of_the_working_directory_come_first(folder: Path) -> None:
     assert find_config("ppo", "CartPole-v1") is None
 
 
-def test_interrupted_training_saves_and_says_where(folder: Path) -> None:
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_training_saves_and_says_where(sent: signal.Signals, folder: Path) -> None:
     command = [sys.executable, "-m", "sb3_caps", "train", "--env", "CartPole-v1", "-n", "1000000", *QUICK[:4]]
     # A shell that starts tests in the background may ignore interrupts, and children inherit that
     allowing = (
@@ -337,7 +338,7 @@ def test_interrupted_training_saves_and_says_where(folder: Path) -> None:
     assert worker.stdout is not None
     for line in worker.stdout:
         if "total_timesteps" in line:
-            worker.send_signal(signal.SIGINT)
+            worker.send_signal(sent)
             break
     rest = worker.communicate(timeout=120)[0]
     assert worker.returncode == 0, rest

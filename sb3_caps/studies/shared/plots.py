@@ -1,7 +1,7 @@
 """Figures of all studies: one look, and one colour for each method on every page."""
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +34,14 @@ METHOD_COLOURS = {
 }
 
 
-def method_colours(labels: Iterable[str]) -> dict[str, str]:
+def method_colours(labels: Collection[str]) -> dict[str, str]:
     """
     :param labels: all methods of a study, in an order that stays
     :return: the colour of each: its own where it has one, others in turn
     """
-    others = itertools.cycle((*SOURCE_COLOURS, PRIMITIVE_COLOUR))
-    return {label: METHOD_COLOURS.get(label) or next(others) for label in labels}
+    fixed = {label: METHOD_COLOURS[label] for label in labels if label in METHOD_COLOURS}
+    others = itertools.cycle(c for c in (*SOURCE_COLOURS, PRIMITIVE_COLOUR) if c not in fixed.values())
+    return {label: fixed.get(label) or next(others) for label in labels}
 
 
 def new_figure(width: float, height: float, columns: int = 1, rows: int = 1) -> tuple[Any, np.ndarray]:
@@ -62,7 +63,7 @@ def save(figure: Any, path: Path) -> Path:
     :return: the path
     """
     with atomic_write(path) as file:
-        figure.savefig(file, format=path.suffix[1:], dpi=130, bbox_inches="tight")
+        figure.savefig(file, format=path.suffix[1:] or "png", dpi=130, bbox_inches="tight")
     return path
 
 
