@@ -1,11 +1,10 @@
 """Where settings and source policies are, and what the strings of a config stand for."""
 
-import pkgutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sb3_caps.common.extras import require
+from sb3_caps.common.extras import import_string, require
 from sb3_caps.common.settings import config_file, entries
 from sb3_caps.common.sources import SourcePolicy, as_source
 
@@ -102,9 +101,4 @@ def imported(name: Any) -> Any:
     :param name: an import string, or anything else
     :return: what the import string stands for, anything else as it was
     """
-    if not isinstance(name, str):
-        return name
-    try:
-        return pkgutil.resolve_name(name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(f"'{name}' cannot be imported: {error}") from error
+    return import_string(name) if isinstance(name, str) else name

@@ -7,6 +7,7 @@ import numpy as np
 from sb3_caps.studies.grid.batches import BATCHES, RECOMMENDED, SOURCE_TASKS, optimum, task
 from sb3_caps.studies.grid.metrics import Study, optimal_actions, source_agreement
 from sb3_caps.studies.shared.statistics import Interval
+from sb3_caps.tabular.caps import sigmoid
 
 N_SOURCES = len(SOURCE_TASKS)
 NEAR = 3
@@ -126,7 +127,7 @@ def _options_on_g(study: Study) -> list[Claim]:
 def _terminations_on_g(study: Study) -> list[Claim]:
     _, wrong, right = non_optimal_terminations(study, "g", sources_only=True)
     _, fast_wrong, fast_right = non_optimal_terminations(study, "g", sources_only=True, variant=RECOMMENDED)
-    beta = termination(study.array("CAPS", "g", "theta"))[..., :N_SOURCES]
+    beta = sigmoid(study.array("CAPS", "g", "theta"))[..., :N_SOURCES]
     cells = task("g").map.start_cells(task("g").map.goals["g"])
     agrees = source_agreement("g").T[cells]
     light = (beta[:, cells] <= 0.5)[:, agrees].mean()
@@ -240,14 +241,6 @@ def _theorems(study: Study) -> list[Claim]:
     return rows
 
 
-def termination(theta: np.ndarray) -> np.ndarray:
-    """
-    :param theta: θ
-    :return: β
-    """
-    return 1.0 / (1.0 + np.exp(-theta))
-
-
 def non_optimal_terminations(
     study: Study, name: str, sources_only: bool = False, variant: str = "CAPS"
 ) -> tuple[list[int], np.ndarray, np.ndarray]:
@@ -271,7 +264,7 @@ def non_optimal_terminations(
     on = task(name)
     cells = on.map.start_cells(on.map.goal_cell(on.goal))
     theta, optimal = theta[:, :, cells], optimal[cells]
-    beta, updated = termination(theta), theta != 0.0
+    beta, updated = sigmoid(theta), theta != 0.0
     episodes = [max(1, round(share * study.results.episodes)) for share in BATCHES["caps"].snapshots]
     return episodes, _mean_where(beta, updated & ~optimal), _mean_where(beta, updated & optimal)
 

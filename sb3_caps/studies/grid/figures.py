@@ -6,11 +6,12 @@ import numpy as np
 
 from sb3_caps.common.colours import SOURCE_COLOURS
 from sb3_caps.studies.grid.batches import RECOMMENDED, SOURCE_TASKS, optimum, task
-from sb3_caps.studies.grid.claims import non_optimal_terminations, termination
+from sb3_caps.studies.grid.claims import non_optimal_terminations
 from sb3_caps.studies.grid.drawing import draw_goals, draw_map, draw_options, draw_termination
 from sb3_caps.studies.grid.metrics import Study
 from sb3_caps.studies.shared.plots import INK, METHOD_COLOURS, draw_mean, new_figure, save, tidy
 from sb3_caps.studies.shared.statistics import half_width
+from sb3_caps.tabular.caps import sigmoid
 
 DRAWN = ("CAPS", "CAPS, β = 0.5", RECOMMENDED, "Q-learning", "Q-learning, ε of CAPS", "PRQL", "OPS-TL", "Option-Critic")
 DASHED = ("CAPS, β = 0.5", RECOMMENDED, "Q-learning, ε of CAPS")
@@ -94,7 +95,7 @@ def options_taken(study: Study, path: Path) -> Path:
 
 def terminations(study: Study, variant: str, path: Path) -> Path:
     """Figure 4: β of each source over the map, with its policy's arrows."""
-    beta = termination(study.array(variant, "g", "theta")[SHOWN_SEED])
+    beta = sigmoid(study.array(variant, "g", "theta")[SHOWN_SEED])
     on = task("g").map
     figure, axes = new_figure(12, 10.6, columns=2, rows=2)
     for index, (ax, name) in enumerate(zip(axes.flat, SOURCE_TASKS, strict=True)):

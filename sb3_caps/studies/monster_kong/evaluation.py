@@ -1,7 +1,7 @@
 """How good a model is at a Monster Kong task: exactly from vectors of features, by playing from pixels."""
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch as th
@@ -10,6 +10,7 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_caps.caps import CAPS
 from sb3_caps.caps.choices import to_interrupt
+from sb3_caps.common.evaluation import play
 from sb3_caps.envs.monster_kong.env import HORIZON
 from sb3_caps.envs.monster_kong.observations import FeatureObserver, observer
 from sb3_caps.envs.monster_kong.planner import plan
@@ -144,20 +145,18 @@ class PlayedEvaluation:
         """
         n_games = self.env.num_envs
         self.env.seed(self.seed)
-        observations: Any = self.env.reset()
-        state, starts = None, np.ones(n_games, dtype=bool)
         returns: list[float] = []
         lengths: list[int] = []
-        ages, playing, step = np.zeros(n_games, dtype=np.int64), np.ones(n_games, dtype=bool), 0
-        while playing.any():
-            actions, state = model.predict(observations, state=state, episode_start=starts, deterministic=True)
-            observations, rewards, starts, _ = self.env.step(actions)
-            step, ages, ended = step + 1, ages + 1, starts & playing
+        ages, playing = np.zeros(n_games, dtype=np.int64), np.ones(n_games, dtype=bool)
+        for step, (rewards, dones) in enumerate(play(model, self.env), start=1):
+            ages, ended = ages + 1, dones & playing
             returns.extend((rewards * self.gamma ** (ages - 1.0))[ended].tolist())
             lengths.extend(ages[ended].tolist())
-            ages[starts] = 0
+            ages[dones] = 0
             if step >= self.n_steps // n_games:
-                playing &= ~starts
+                playing &= ~dones
+            if not playing.any():
+                break
         return Outcome(np.array(returns), np.array(lengths))
 
 
