@@ -12,13 +12,14 @@ from gymnasium import spaces
 from stable_baselines3 import DQN, PPO
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
+from stable_baselines3.common.torch_layers import NatureCNN
 from stable_baselines3.dqn.policies import CnnPolicy, DQNPolicy
 from torch import nn
 
 from sb3_caps import CAPS, as_source
+from sb3_caps.caps.acting import ActingNetwork
 from sb3_caps.caps.targets import option_targets
 from sb3_caps.common.batches import distinct_rows, part
-from sb3_caps.common.networks import ArrayNetwork, as_inputs, clip_grad_norm
 from sb3_caps.common.options import OptionSet
 from sb3_caps.common.sources.evaluate import SourceStack, architecture
 from tests.toy_world import Corridor, go_right
@@ -105,43 +106,50 @@ def test_a_subclass_may_do_anything_so_it_goes_alone() -> None:
 
 
 @pytest.mark.parametrize("kind", ["box", "discrete", "image", "dict"])
-def test_acting_pass_equals_the_network(kind: str) -> None:
+@pytest.mark.parametrize("termination", [None, 0.3])
+def test_acting_pass_equals_the_network(kind: str, termination: float | None) -> None:
     policy = {"image": "CnnPolicy", "dict": "MultiInputPolicy"}.get(kind, "MlpPolicy")
-    model = CAPS(policy, make_vec_env(lambda: Corridor(kind), n_envs=3, seed=0), learning_starts=10, seed=0)
+    env = make_vec_env(lambda: Corridor(kind), n_envs=3, seed=0)
+    model = CAPS(policy, env, learning_starts=10, termination=termination, seed=0)
     model.learn(60)
     assert model._last_obs is not None
-    tensor, _ = model.policy.obs_to_tensor(model._last_obs)
+    network = ActingNetwork(model.policy)
+    assert (network.layers is not None) == (kind in ("box", "discrete"))
     with th.no_grad():
-        hidden = model.policy.hidden(tensor)
-        expected = (hidden, model.policy.values(hidden), model.policy.terminations(hidden))
-        target = model.q_net_target(tensor)
-    found, values = model.policy.hidden_and_values(model._last_obs)
-    for ours, theirs in zip((found, values, model.policy.terminations_array(found)), expected, strict=True):
+        expected = model.q_net(model.policy.obs_to_tensor(model._last_obs)[0])
+    for ours, theirs in zip(network(model._last_obs), expected, strict=True):
         np.testing.assert_allclose(ours, theirs.numpy(), rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(model.policy.target_values(tensor).numpy(), target.numpy(), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda policy: pickle.loads(pickle.dumps(policy))])
 def test_arrays_of_a_copy_are_its_own(copied: Any) -> None:
     model = CAPS("MlpPolicy", Corridor(), seed=0)
     observation = np.eye(10, dtype=np.float32)
-    _, before = model.policy.hidden_and_values(observation)
+    before, _ = ActingNetwork(model.policy)(observation)
     twin = copied(model.policy)
     with th.no_grad():
         twin.q_net.q_net[-1].bias += 1
-    np.testing.assert_array_equal(model.policy.hidden_and_values(observation)[1], before)
-    np.testing.assert_allclose(twin.hidden_and_values(observation)[1], before + 1, rtol=1e-5)
+    np.testing.assert_array_equal(ActingNetwork(model.policy)(observation)[0], before)
+    np.testing.assert_allclose(ActingNetwork(twin)(observation)[0], before + 1, rtol=1e-5)
 
 
-def test_arrays_follow_parameters_that_are_replaced() -> None:
+def test_arrays_follow_parameters_that_learn() -> None:
     model = CAPS("MlpPolicy", Corridor(), seed=0)
     observation = np.eye(10, dtype=np.float32)
-    model.policy.hidden_and_values(observation)
-    model.policy.double().float()
+    network = ActingNetwork(model.policy)
     model.policy.load_state_dict(CAPS("MlpPolicy", Corridor(), seed=1).policy.state_dict())
     with th.no_grad():
-        expected = model.q_net(th.as_tensor(observation)).numpy()
-    np.testing.assert_allclose(model.policy.hidden_and_values(observation)[1], expected, rtol=1e-5, atol=1e-6)
+        expected = model.q_net(th.as_tensor(observation)).values.numpy()
+    np.testing.assert_allclose(network(observation)[0], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_many_observations_are_left_to_torch() -> None:
+    model = CAPS("MlpPolicy", Corridor(), policy_kwargs={"net_arch": [512, 512]}, seed=0)
+    network = ActingNetwork(model.policy)
+    assert network.layers is not None
+    assert network.most_rows == 1
+    observations = np.eye(10, dtype=np.float32)
+    np.testing.assert_allclose(network(observations)[0][:1], network(observations[:1])[0], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["vector", "image"])
@@ -188,23 +196,6 @@ def test_the_cache_starts_over_when_it_is_full() -> None:
     np.testing.assert_array_equal(stack.greedy_actions(batch).T, alone)
 
 
-@pytest.mark.parametrize("kind", ["vector", "integers", "number"])
-@pytest.mark.parametrize("activation", [nn.ReLU, nn.Tanh])
-@pytest.mark.parametrize("net_arch", [[], [9], [9, 7]])
-def test_gradients_of_arrays_are_torchs(kind: str, activation: type[nn.Module], net_arch: list[int]) -> None:
-    [policy] = policies(kind, 1, activation_fn=activation, net_arch=net_arch)
-    assert isinstance(policy, DQNPolicy)
-    arrays = ArrayNetwork([nn.Flatten(), *policy.q_net.q_net], SPACES[kind])
-    batch, slopes = observations(kind, 20), th.randn(12, 5)
-    policy.q_net(th.as_tensor(batch))[:12].backward(slopes)
-    expected = [parameter.grad for parameter in policy.q_net.parameters()]
-    outputs = arrays.outputs(as_inputs(batch, SPACES[kind]))
-    policy.q_net.zero_grad()
-    arrays.backward(outputs, slopes.numpy())
-    for parameter, gradient in zip(policy.q_net.parameters(), expected, strict=True):
-        th.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.parametrize("kind", ["box", "wide box", "discrete", "image", "dict"])
 @pytest.mark.parametrize("sequence_length", [1, 4])
 def test_a_gradient_step_is_that_of_the_plain_loss(kind: str, sequence_length: int) -> None:
@@ -219,7 +210,7 @@ def test_a_gradient_step_is_that_of_the_plain_loss(kind: str, sequence_length: i
     model.learn(60)
     with th.no_grad():
         # So that errors are on both sides of 1
-        list(model.q_net.parameters())[-1].add_(th.linspace(-2, 2, len(model.options)))
+        list(model.q_net.q_net.parameters())[-1].add_(th.linspace(-2, 2, len(model.options)))
     plain = copy.deepcopy(model.q_net)
     np.random.seed(0)
     data = model.replay_buffer.sample(8)
@@ -227,78 +218,71 @@ def test_a_gradient_step_is_that_of_the_plain_loss(kind: str, sequence_length: i
     split: Any = [part(data.observations, 0, length * n_sequences), part(data.observations, n_sequences)]
     shape = (length, n_sequences, -1)
     with th.no_grad():
-        hidden = model.policy.hidden(split[1])
+        after = plain(split[1])
         targets = option_targets(
             data,
             model.gamma,
-            plain(split[1]).argmax(dim=1).reshape(shape[:2]),
-            model.q_net_target(split[1]).reshape(shape),
-            model.policy.terminations(hidden).reshape(shape),
+            after.values.argmax(dim=1).reshape(shape[:2]),
+            model.q_net_target(split[1]).values.reshape(shape),
+            after.terminations.reshape(shape),
         )
-    errors = nn.functional.smooth_l1_loss(plain(split[0]).reshape(shape), targets, reduction="none")
+    errors = nn.functional.smooth_l1_loss(plain(split[0]).values.reshape(shape), targets, reduction="none")
     loss = errors[data.agreements & data.mask[..., None]].sum() / data.mask.sum()
     loss.backward()
     nn.utils.clip_grad_norm_(plain.parameters(), 0.05)
     np.random.seed(0)
     model.train(gradient_steps=1, batch_size=8)
     assert model.logger.name_to_value["train/loss"] == pytest.approx(loss.item(), rel=1e-4)
-    for ours, theirs in zip(model.q_net.parameters(), plain.parameters(), strict=True):
+    for ours, theirs in zip(model.q_net.q_net.parameters(), plain.q_net.parameters(), strict=True):
         assert ours.grad is not None
         th.testing.assert_close(ours.grad, theirs.grad, rtol=1e-3, atol=1e-6)
 
 
 def test_distinct_rows() -> None:
-    batch = np.array([[1, 2], [3, 4], [1, 2], [5, 6], [3, 4]])
-    assert distinct_rows(batch) == ([0, 1, 3], [0, 1, 0, 2, 1])
+    batch = th.tensor([[1, 2], [3, 4], [1, 2], [5, 6], [3, 4]])
+    distinct, places = distinct_rows(batch)
+    assert distinct.tolist() == [[1, 2], [3, 4], [5, 6]]
+    assert places.tolist() == [0, 1, 0, 2, 1]
 
 
 def test_screens_that_are_in_a_batch_several_times_are_looked_at_once() -> None:
     model = CAPS("CnnPolicy", make_vec_env(lambda: Corridor("image")), seed=0)
     screens = th.as_tensor(observations("image", 3))
-    obs, slopes = screens[[0, 1, 0, 1, 2, 0]], th.randn(4, 3)
+    obs, weights = screens[[0, 1, 0, 1, 2, 0]], th.randn(6, 3)
     looked_at: list[int] = []
     model.q_net.features_extractor.register_forward_hook(lambda _, inputs, __: looked_at.append(len(inputs[0])))
-    hidden, values, backward = model.policy.along_sequences(obs, 4)
-    target_values = model.policy.target_values(obs)
-    assert looked_at == [2, 1]
-    backward(slopes)
-    gradients = [parameter.grad for parameter in model.q_net.parameters()]
+    estimates = model.policy.evaluate(obs)
+    target_values = model.policy.evaluate(obs, model.q_net_target).values
+    assert looked_at == [3]
+    (estimates.values * weights).sum().backward()
+    gradients = [parameter.grad for parameter in model.q_net.q_net.parameters()]
     model.q_net.zero_grad()
-    th.testing.assert_close(hidden, model.policy.hidden(obs), rtol=1e-4, atol=1e-5)
-    th.testing.assert_close(target_values, model.q_net_target(obs), rtol=1e-4, atol=1e-5)
+    th.testing.assert_close(target_values, model.q_net_target(obs).values, rtol=1e-4, atol=1e-5)
     plain = model.q_net(obs)
-    th.testing.assert_close(values, plain, rtol=1e-4, atol=1e-5)
-    plain[:4].backward(slopes)
-    for ours, parameter in zip(gradients, model.q_net.parameters(), strict=True):
+    th.testing.assert_close(estimates, plain, rtol=1e-4, atol=1e-5)
+    (plain.values * weights).sum().backward()
+    for ours, parameter in zip(gradients, model.q_net.q_net.parameters(), strict=True):
         th.testing.assert_close(ours, parameter.grad, rtol=1e-3, atol=1e-5)
-    # No successor that is not among the steps
-    th.testing.assert_close(
-        model.policy.along_sequences(screens[[0, 0]], 1).values, plain[[0, 0]], rtol=1e-4, atol=1e-5
-    )
+
+
+class NormalizedCNN(NatureCNN):
+    """A network that looks at the whole batch."""
+
+    def __init__(self, observation_space: spaces.Box) -> None:
+        super().__init__(observation_space)
+        self.norm = nn.BatchNorm1d(self.features_dim)
+
+    def forward(self, observations: th.Tensor) -> th.Tensor:
+        return self.norm(super().forward(observations))
 
 
 def test_networks_that_look_at_the_batch_see_all_of_it() -> None:
-    model = CAPS("CnnPolicy", make_vec_env(lambda: Corridor("image")), seed=0)
-    model.policy._has_modes = True
+    extractor = {"features_extractor_class": NormalizedCNN}
+    model = CAPS("CnnPolicy", make_vec_env(lambda: Corridor("image")), policy_kwargs=extractor, seed=0)
     looked_at: list[int] = []
     model.q_net.features_extractor.register_forward_hook(lambda _, inputs, __: looked_at.append(len(inputs[0])))
-    model.policy.along_sequences(th.as_tensor(observations("image", 1))[[0] * 6], 4)
-    assert looked_at == [4, 2]
-
-
-@pytest.mark.parametrize("max_norm", [0.1, 4.999, 5.0, 5.001, 100.0])
-def test_gradients_are_clipped_as_torch_does(max_norm: float) -> None:
-    gradients = [th.tensor([3.0, 0.0]), th.tensor([[4.0]])]
-    ours, theirs = ([nn.Parameter(th.zeros_like(gradient)) for gradient in gradients] for _ in range(2))
-    for parameters in (ours, theirs):
-        for parameter, gradient in zip(parameters, gradients, strict=True):
-            parameter.grad = gradient.clone()
-    clip_grad_norm(ours, max_norm)
-    nn.utils.clip_grad_norm_(theirs, max_norm)
-    for first, second in zip(ours, theirs, strict=True):
-        assert first.grad is not None
-        assert second.grad is not None
-        assert th.equal(first.grad, second.grad)
+    model.policy.evaluate(th.as_tensor(observations("image", 1))[[0] * 6])
+    assert looked_at == [6]
 
 
 def test_fused_adam_is_a_default_and_no_more() -> None:

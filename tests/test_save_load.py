@@ -13,7 +13,7 @@ from stable_baselines3.common.utils import LinearSchedule, set_random_seed
 from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_caps import CAPS, PiecewiseLinear
-from sb3_caps.caps.execution import OptionExecution
+from sb3_caps.common.execution import OptionExecution
 from tests.toy_world import LENGTH, Corridor, go_left, go_right, right_then_stay
 
 SOURCES = [go_right, right_then_stay]

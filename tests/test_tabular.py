@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sb3_caps.envs.grid import GridMap, GridTask
 from sb3_caps.tabular import (
     OPSTL,
     PRQL,
@@ -23,10 +22,8 @@ from sb3_caps.tabular import (
 from sb3_caps.tabular.base import argmax, epsilon_greedy, hyperbolic
 from sb3_caps.tabular.caps import sigmoid
 from sb3_caps.tabular.option_critic import sample, softmax
+from tests.small_grid import RIGHT, TASK
 
-SMALL = GridMap.from_text("########\n#..#...#\n#......#\n#..#..x#\n########")
-TASK = GridTask(SMALL, "x")
-RIGHT = 3
 ONE = np.array([0])
 
 

@@ -27,11 +27,7 @@ from sb3_caps.tabular import (
 from sb3_caps.tabular.caps import sigmoid
 from sb3_caps.tabular.evaluation import call_and_return
 from sb3_caps.tabular.streams import Streams
-
-SMALL = GridMap.from_text("########\n#..#...#\n#......#\n#..#..x#\n########")
-TASK = GridTask(SMALL, "x")
-RIGHT = 3
-
+from tests.small_grid import RIGHT, SMALL, TASK
 
 # Convergence
 

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 
-from sb3_caps.caps.execution import Execution
 from sb3_caps.common.buffers import OptionReplayBuffer
+from sb3_caps.common.execution import Execution
 
 if TYPE_CHECKING:
     from sb3_caps.caps.caps import CAPS

@@ -22,13 +22,13 @@ from torch.nn import functional as F
 
 from sb3_caps.caps.acting import ActingNetwork
 from sb3_caps.caps.arguments import check_arguments
-from sb3_caps.caps.execution import Execution, OptionExecution
 from sb3_caps.caps.exploration import OptionExploration
 from sb3_caps.caps.policies import CAPSPolicy, CnnPolicy, MlpPolicy, MultiInputPolicy, OptionQNetwork, OptionState
 from sb3_caps.caps.targets import option_targets, with_bonus
 from sb3_caps.common.base import PolicyReuseAlgorithm
 from sb3_caps.common.batches import part
 from sb3_caps.common.buffers import OptionReplayBuffer, OptionReplayBufferSamples
+from sb3_caps.common.execution import Execution, OptionExecution
 from sb3_caps.common.options import OptionSet
 
 SelfCAPS = TypeVar("SelfCAPS", bound="CAPS")
@@ -325,9 +325,7 @@ class CAPS(PolicyReuseAlgorithm):
         callback.on_rollout_end()
         return RolloutReturn(n_steps * env.num_envs, n_episodes, continue_training=True)
 
-    def _choose_actions(
-        self, network: ActingNetwork, warm_up: bool
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _choose_actions(self, network: ActingNetwork, warm_up: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """
         End the options that terminate, choose new ones, and act by them.
 

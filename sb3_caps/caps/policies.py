@@ -12,10 +12,10 @@ from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from stable_baselines3.dqn.policies import DQNPolicy, QNetwork
 from torch import nn
 
-from sb3_caps.caps.execution import Execution, OptionExecution
 from sb3_caps.caps.exploration import epsilon_greedy
 from sb3_caps.common.batches import distinct_rows, with_batch_axis
 from sb3_caps.common.checks import check_n_envs
+from sb3_caps.common.execution import Execution, OptionExecution
 from sb3_caps.common.options import OptionSet
 
 # Arguments of Adam that exclude its fused implementation, or choose it

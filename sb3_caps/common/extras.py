@@ -1,6 +1,7 @@
-"""Optional dependencies, imported where they are used."""
+"""Imports by name: optional dependencies where they are used, and import strings."""
 
 import importlib
+import pkgutil
 from typing import Any
 
 
@@ -16,3 +17,16 @@ def require(module: str, extra: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         raise ImportError(f"This needs {module}: pip install 'sb3-caps[{extra}]' ({error})") from error
+
+
+def import_string(name: str) -> Any:
+    """
+    Import what a user names in a config or on the command line. It runs the code of its module.
+
+    :param name: ``package.module:object``
+    :return: the object
+    """
+    try:
+        return pkgutil.resolve_name(name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"'{name}' cannot be imported: {error}") from error

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from sb3_caps.common.execution import OptionExecution
 from sb3_caps.envs.grid.batched import BatchedGrid, GridTask
 from sb3_caps.tabular.base import GAMMA, Greedy
 
@@ -32,8 +33,8 @@ def call_and_return(
         noise = np.tile(random.random((episodes, 3)), (n_runs, 1))[agents]
         cells, reached, _ = grid.step(greedy.actions[runs, grid.cells, option], noise[:, :2])
         returns[agents[reached]] = gamma**step
-        ends = noise[:, 2] < greedy.termination[runs, cells, option]
-        option = np.where(ends, greedy.options[runs, cells], option)
+        ends = noise[:, 2, None] < greedy.termination[runs, cells]
+        option = OptionExecution.next_options(option, False, ends, greedy.options[runs, cells])
         going_on = np.flatnonzero(~reached)
         grid.keep(going_on)
         agents, runs, option = agents[going_on], runs[going_on], option[going_on]

@@ -16,6 +16,7 @@ from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.save_util import load_from_zip_file
 from stable_baselines3.common.vec_env import VecNormalize
 
+from sb3_caps.common.extras import import_string
 from sb3_caps.common.sources.act import ActionFunction, FunctionAct, PolicyAct, SourcePolicy
 
 IMPORT_STRING = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
@@ -43,7 +44,7 @@ def as_source(
     if isinstance(source, SourcePolicy):
         result = copy.copy(source)
     elif isinstance(source, str) and IMPORT_STRING.fullmatch(source) and not Path(source).exists():
-        result = as_source(_imported(source))
+        result = as_source(import_string(source))
     elif isinstance(source, (str, os.PathLike)):
         result = _from_file(_model_file(Path(source)), strict=observation_map is None)
     elif isinstance(source, BaseAlgorithm):
@@ -71,13 +72,6 @@ def _from_policy(policy: BasePolicy, name: str, normalizer: VecNormalize | None 
         observation_space=policy.observation_space,
         action_space=policy.action_space,
     )
-
-
-def _imported(source: str) -> Any:
-    try:
-        return pkgutil.resolve_name(source)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"The source policy '{source}' cannot be imported: {error}") from error
 
 
 def _from_file(path: Path, strict: bool) -> SourcePolicy:

@@ -7,7 +7,7 @@ finite. They are enumerated once for each map and kept on disk; a step of the ga
 
 import hashlib
 import os
-import tempfile
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from importlib import resources
@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from sb3_caps.common.save_util import atomic_write
 from sb3_caps.envs.monster_kong import physics
 from sb3_caps.envs.monster_kong.level import GOALS, Level, Setting, load_level
 from sb3_caps.envs.monster_kong.physics import ACTIONS, MAX_FALL, TILE, WALK, Body, IntArray
@@ -204,12 +205,6 @@ def _read(file: Path) -> StateTable | None:
 
 
 def _write(table: StateTable, file: Path) -> None:
-    """Save under another name and rename, so that no other process ever reads half a file."""
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=file.parent, suffix=".part", delete=False) as part:
-            np.savez_compressed(part, **{entry.name: getattr(table, entry.name) for entry in fields(table)})
-        os.replace(part.name, file)
-    except OSError:
-        # A cache that cannot be written costs the next process some time, and nothing else.
-        return
+    # A cache that cannot be written costs the next process some time, and nothing else.
+    with suppress(OSError), atomic_write(file) as opened:
+        np.savez_compressed(opened, **{entry.name: getattr(table, entry.name) for entry in fields(table)})

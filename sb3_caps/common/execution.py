@@ -1,0 +1,50 @@
+"""What options do from one step to the next: termination, interruption, and the option that follows."""
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+Execution: TypeAlias = Literal["call-and-return", "interrupting"]
+
+
+@dataclass(frozen=True)
+class OptionExecution:
+    """
+    How options are executed.
+
+    The rollout, ``predict``, the exact evaluation on a planner's table and the evaluation of tabular learners all
+    follow these rules, so that an option means the same everywhere.
+
+    :param mode: ``"call-and-return"``: an option runs until it terminates; ``"interrupting"``: it also ends where
+        another option has a higher value
+    :param margin: How much higher, as a share of it
+    """
+
+    mode: Execution = "call-and-return"
+    margin: float = 0.0
+
+    def ends(self, values: np.ndarray, terminations: np.ndarray, draws: np.ndarray | None = None) -> np.ndarray:
+        """
+        :param values: Q_O(s, o), of shape (states, options)
+        :param terminations: β_o(s), of the same shape
+        :param draws: a number from [0, 1) for each state, to end with probability β; None to end where β ≥ 0.5
+        :return: whether each option ends in each state, of the same shape
+        """
+        # `draw < β` never holds at β = 0 and always at β = 1
+        ends = terminations >= 0.5 if draws is None else draws[:, None] < terminations
+        if self.mode == "interrupting":
+            best = values.max(axis=1, keepdims=True)
+            ends = ends | (values < best - self.margin * np.abs(best))
+        return ends
+
+    @staticmethod
+    def next_options(active: np.ndarray, starts: np.ndarray | bool, ends: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+        """
+        :param active: the active option of each environment
+        :param starts: which environments start an episode, False for none
+        :param ends: whether each option ends in the state of each environment, of shape (environments, options)
+        :param chosen: the option to go on with where the active one ends
+        :return: the next active options
+        """
+        return np.where(starts | ends[np.arange(len(active)), active], chosen, active)

@@ -1,0 +1,123 @@
+"""Figures 1 to 7 of the grid study, and one on Theorem 2."""
+
+from pathlib import Path
+
+import numpy as np
+
+from sb3_caps.common.colours import SOURCE_COLOURS
+from sb3_caps.studies.grid.batches import RECOMMENDED, SOURCE_TASKS, optimum, task
+from sb3_caps.studies.grid.claims import non_optimal_terminations
+from sb3_caps.studies.grid.drawing import draw_goals, draw_map, draw_options, draw_termination
+from sb3_caps.studies.grid.metrics import Study
+from sb3_caps.studies.shared.plots import INK, METHOD_COLOURS, draw_mean, new_figure, save, tidy
+from sb3_caps.studies.shared.statistics import half_width
+from sb3_caps.tabular.caps import sigmoid
+
+DRAWN = ("CAPS", "CAPS, β = 0.5", RECOMMENDED, "Q-learning", "Q-learning, ε of CAPS", "PRQL", "OPS-TL", "Option-Critic")
+DASHED = ("CAPS, β = 0.5", RECOMMENDED, "Q-learning, ε of CAPS")
+CURVE_FIGURES = {"g": 2, "g'": 5, "changed": 7}
+OPTION_NAMES = [*SOURCE_TASKS, "up", "down", "left", "right"]
+# The run that Figures 3 and 4 show, as good as any other.
+SHOWN_SEED = 0
+
+
+def draw_figure(study: Study, number: int, folder: Path) -> list[Path]:
+    """
+    :param study: the finished results
+    :param number: the figure of the paper, or 0 for the one on Theorem 2
+    :param folder: where to put the pictures
+    :return: their paths
+    """
+    if number in CURVE_FIGURES.values():
+        name = next(name for name, figure in CURVE_FIGURES.items() if figure == number)
+        return [learning_curves(study, name, folder / f"figure_{number}.png")]
+    if number == 4:
+        shown = (("CAPS", "figure_4.png"), (RECOMMENDED, "figure_4_ours.png"))
+        return [terminations(study, variant, folder / file) for variant, file in shown]
+    draw = {0: theorem_2, 1: map_and_goals, 3: options_taken, 6: changed_map}[number]
+    return [draw(study, folder / (f"figure_{number}.png" if number else "theorem_2.png"))]
+
+
+def map_and_goals(_: Study, path: Path) -> Path:
+    """Figure 1: the map, the goals of the source tasks and the two targets."""
+    return _goals(task("g").map.goals, "g", "Source tasks G1 to G4 and target tasks g and g'", path)
+
+
+def changed_map(_: Study, path: Path) -> Path:
+    """Figure 6: the map with other walls, on which g is to be reached with the sources of the first map."""
+    return _goals(
+        {"g": task("changed").map.goals["g"]}, "changed", "Target task with other walls than the sources", path
+    )
+
+
+def _goals(goals: dict[str, int], on: str, title: str, path: Path) -> Path:
+    figure, axes = new_figure(7.4, 6.7)
+    draw_map(axes[0, 0], task(on).map, title)
+    colours = dict(zip(SOURCE_TASKS, SOURCE_COLOURS, strict=False))
+    draw_goals(axes[0, 0], task(on).map, goals, {**colours, "g'": "#7a1020"})
+    return save(figure, path)
+
+
+def learning_curves(study: Study, name: str, path: Path) -> Path:
+    """Figures 2, 5 and 7: the mean return of all episodes so far, and of the last ones."""
+    figure, axes = new_figure(12.5, 4.8, columns=2)
+    for ax, average in zip(axes[0], ("from the start, as in the paper", "over the last 100 episodes"), strict=True):
+        for variant in DRAWN:
+            if average.startswith("from"):
+                curves = study.average_from_start(variant, name)
+            else:
+                curves = study.moving_average(variant, name)
+            episodes = np.arange(study.results.episodes - curves.shape[1], study.results.episodes) + 1
+            style = "--" if variant in DASHED else "-"
+            draw_mean(ax, episodes, curves, METHOD_COLOURS[variant], variant, style)
+        ax.axhline(optimum(name).value, color=INK, linewidth=1.2, linestyle=":", label="optimum")
+        ax.set(xlabel="episode", ylabel="discounted return", ylim=(0, 1.08 * optimum(name).value))
+        ax.set_title(f"averaged {average}", fontsize=10, color=INK)
+        ax.set_xlim(0, study.results.episodes)
+        tidy(ax)
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False, fontsize=9)
+    where = "the changed map" if name == "changed" else f"task {name}"
+    figure.suptitle(f"Learning {where}: mean and 95% interval over {study.results.n_runs} runs", color=INK)
+    return save(figure, path)
+
+
+def options_taken(study: Study, path: Path) -> Path:
+    """Figure 3: the option that CAPS takes in each state of task g."""
+    options = study.array("CAPS", "g", "greedy_options")[SHOWN_SEED].astype(int)
+    actions = study.array("CAPS", "g", "greedy_actions")[SHOWN_SEED].astype(int)
+    on = task("g").map
+    figure, axes = new_figure(8, 7.8)
+    title = f"Options that CAPS takes greedily on task g (seed {SHOWN_SEED})"
+    draw_options(axes[0, 0], on, options, actions, OPTION_NAMES, len(SOURCE_TASKS), on.goals["g"], title)
+    return save(figure, path)
+
+
+def terminations(study: Study, variant: str, path: Path) -> Path:
+    """Figure 4: β of each source over the map, with its policy's arrows."""
+    beta = sigmoid(study.array(variant, "g", "theta")[SHOWN_SEED])
+    on = task("g").map
+    figure, axes = new_figure(12, 10.6, columns=2, rows=2)
+    for index, (ax, name) in enumerate(zip(axes.flat, SOURCE_TASKS, strict=True)):
+        image = draw_termination(ax, on, beta[:, index], optimum(name).policy, on.goals["g"], f"source {name}")
+    figure.colorbar(image, ax=axes, shrink=0.6, pad=0.015, label="probability of ending, β")
+    figure.suptitle(f"{variant}: terminations of the sources after learning task g (seed {SHOWN_SEED})", color=INK)
+    return save(figure, path)
+
+
+def theorem_2(study: Study, path: Path) -> Path:
+    """How β of options whose action is not optimal goes to 1, and β of the others does not."""
+    figure, axes = new_figure(8.5, 4.4)
+    ax = axes[0, 0]
+    for variant in ("CAPS", RECOMMENDED):
+        episodes, wrong, right = non_optimal_terminations(study, "g", variant=variant)
+        for curves, label, style in ((wrong, "not optimal", "-"), (right, "optimal", ":")):
+            mean, spread = curves.mean(axis=1), half_width(curves.T)
+            line = {"color": METHOD_COLOURS[variant], "linestyle": style, "marker": "o", "markersize": 4, "capsize": 2}
+            ax.errorbar(episodes, mean, spread, label=f"{variant}: action {label}", **line)
+    ax.set(xlabel="episode", ylabel="mean β where it has been updated", ylim=(0.45, 1.0))
+    ax.set_title("Termination of options on task g, by whether their action is optimal", fontsize=11, color=INK)
+    ax.axhline(0.5, color=INK, linewidth=0.8, alpha=0.4)
+    ax.legend(frameon=False, fontsize=9)
+    tidy(ax)
+    return save(figure, path)

@@ -1,0 +1,116 @@
+"""``sb3-caps reproduce grid``: the paper's study of grid navigation, Figures 1 to 7."""
+
+import argparse
+from pathlib import Path
+
+from sb3_caps.studies.grid.batches import BATCHES, METHODS, RECOMMENDED, SOURCE_TASKS, ablations, optimum
+from sb3_caps.studies.grid.claims import claims
+from sb3_caps.studies.grid.figures import CURVE_FIGURES, draw_figure
+from sb3_caps.studies.grid.metrics import Study
+from sb3_caps.studies.grid.results import Results, run_all
+from sb3_caps.studies.shared.arguments import check_at_least
+from sb3_caps.studies.shared.lock import locked
+from sb3_caps.studies.shared.runs import write_text
+from sb3_caps.studies.shared.statistics import Interval
+from sb3_caps.studies.shared.tables import markdown
+
+RUNS, EPISODES = 10, 3000
+QUICK_RUNS, QUICK_EPISODES = 3, 300
+# What the figures are drawn from; 0 is the one on Theorem 2. Figures 1 and 6 show maps alone.
+FIGURE_BATCHES = {0: ["caps"], 1: [], 3: ["caps"], 4: ["caps"], 6: []}
+METHOD_BATCHES = ["caps", "option_critic", "q_learning", "prql", "ops_tl"]
+CURVE_HEADER = ["method", "episodes until 90% of the optimum", "area under the curve", "final greedy value"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """
+    :param parser: of ``sb3-caps reproduce grid``
+    """
+    parser.add_argument(
+        "--figure", type=int, choices=range(1, 8), help="only this figure; all of them and the tables if none is given"
+    )
+    parser.add_argument("--runs", type=int, help=f"runs of each method, {RUNS} if nothing is said")
+    parser.add_argument("--episodes", type=int, help=f"episodes of each run, {EPISODES} if nothing is said")
+    parser.add_argument(
+        "--quick", action="store_true", help=f"{QUICK_RUNS} runs of {QUICK_EPISODES} episodes, to see that it works"
+    )
+    parser.add_argument("--jobs", type=int, default=2, help="worker processes")
+    parser.add_argument("--results", type=Path, default=Path("results/grid"), help="where raw results are kept")
+    parser.add_argument("--output", type=Path, help="where figures and tables go; into the results if nothing is said")
+
+
+def run(args: argparse.Namespace) -> int:
+    """
+    Run what is missing, then draw figures and write tables.
+
+    :param args: what :func:`add_arguments` asked for
+    :return: the exit code
+    """
+    n_runs = args.runs if args.runs is not None else (QUICK_RUNS if args.quick else RUNS)
+    episodes = args.episodes if args.episodes is not None else (QUICK_EPISODES if args.quick else EPISODES)
+    check_at_least(1, runs=n_runs, episodes=episodes, jobs=args.jobs)
+    results = Results(args.results, n_runs, episodes)
+    output = args.output or results.folder
+    figures = [args.figure] if args.figure else sorted({*FIGURE_BATCHES, *CURVE_FIGURES.values()})
+    needed = [batch for figure in figures for batch in FIGURE_BATCHES.get(figure, METHOD_BATCHES)]
+    with locked(args.results):
+        if run_all(results, needed if args.figure else list(BATCHES), args.jobs):
+            return 1
+
+    study = Study(results)
+    for figure in figures:
+        for path in draw_figure(study, figure, output):
+            print(f"drawn: {path}")
+    if args.figure is None:
+        write_text(output / "tables.md", tables(study))
+        print(f"written: {output / 'tables.md'}")
+    return 0
+
+
+def tables(study: Study) -> str:
+    """
+    :param study: the finished results
+    :return: all tables as Markdown
+    """
+    parts = [f"# Tables of the grid study: {study.results.n_runs} runs of {study.results.episodes} episodes"]
+    for name, figure in CURVE_FIGURES.items():
+        rows = [study.row(variant, name) for variant in (*METHODS, "Q-learning, ε of CAPS", RECOMMENDED)]
+        plan = optimum(name)
+        parts += [
+            f"## Task {name} (Figure {figure})",
+            f"Optimum {plan.value:.4f}; an agent that sees its position could have at most {plan.upper_bound:.4f}.",
+            markdown(CURVE_HEADER, rows),
+        ]
+    parts += ["## Ablations on g", markdown(["variant", *CURVE_HEADER[1:]], ablation_rows(study))]
+    parts += ["## Source tasks", markdown(["source task", "Q-learning", "Option-Critic"], source_rows(study))]
+    parts += [
+        "## Claims",
+        markdown(["figure", "claim", "holds here", "evidence"], [list(row) for row in claims(study)]),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def ablation_rows(study: Study) -> list[list[str]]:
+    """
+    :param study: the finished results
+    :return: a row for CAPS and for each change of it, on task g
+    """
+    variants = [
+        "CAPS",
+        "CAPS, β = 0.5",
+        *ablations(),
+        RECOMMENDED,
+        "Q-learning",
+        "Q-learning, ε of CAPS",
+        "Q-learning, α = 0.1",
+    ]
+    return [study.row(variant, "g") for variant in variants]
+
+
+def source_rows(study: Study) -> list[list[str]]:
+    """
+    :param study: the finished results
+    :return: how good the learned source policies are, as a share of the optimum of their tasks
+    """
+    batches = ("sources", "option_critic_sources")
+    return [[name, *(str(Interval.of(study.final(batch, name))) for batch in batches)] for name in SOURCE_TASKS]

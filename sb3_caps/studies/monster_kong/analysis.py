@@ -1,0 +1,195 @@
+"""
+What the settings of the Monster Kong study rest on, without any learning.
+
+How far apart β leaves the values of options is computed exactly, and how much of the way to the goal options that are
+drawn at random see is counted.
+"""
+
+import argparse
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from sb3_caps.caps.exploration import draw
+from sb3_caps.envs.monster_kong.env import HORIZON
+from sb3_caps.envs.monster_kong.level import GOALS
+from sb3_caps.envs.monster_kong.physics import ACTIONS
+from sb3_caps.envs.monster_kong.planner import plan
+from sb3_caps.studies.monster_kong.evaluation import ExactEvaluation
+from sb3_caps.studies.monster_kong.methods import TASKS
+from sb3_caps.studies.monster_kong.sources import source_goals
+from sb3_caps.studies.shared.arguments import check_at_least
+
+TERMINATIONS = (0.06, 0.12, 0.25, 0.5, 1.0)
+NOISES = (0.0, 0.005, 0.01, 0.02)
+MARGINS = (0.0, 0.01, 0.03)
+HORIZONS = (HORIZON, 200, 100, 50)
+WEIGHTS = (1.0, 1 / 3)
+NOVELTIES = (0.0, 3.0)
+N_GAMES = 64
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """
+    :param parser: of ``sb3-caps reproduce monster-kong-analysis``
+    """
+    parser.add_argument("--setting", default=TASKS["tuning"][0], help="the map: a, b or a file; that of tuning")
+    parser.add_argument("--goal", nargs="+", choices=GOALS, default=list(GOALS))
+    parser.add_argument("--steps", type=int, default=100_000, help="environment steps of random options")
+    parser.add_argument("--seeds", nargs="+", type=int, default=list(range(100, 104)))
+
+
+def run(args: argparse.Namespace) -> int:
+    """
+    Print both tables.
+
+    :param args: what ``add_arguments`` asked for
+    :return: the exit code
+    """
+    check_at_least(N_GAMES, steps=args.steps)
+    for lines in (
+        noise_table(args.setting, args.goal),
+        coverage_table(args.setting, args.goal, args.steps, args.seeds),
+    ):
+        for line in lines:
+            print(line, flush=True)
+        print()
+    return 0
+
+
+def option_actions(setting: str | Path, goal: str) -> np.ndarray:
+    """
+    :param setting: the map
+    :param goal: of the target task
+    :return: for each state, the action of each source (shortest paths to the other objects), then each primitive's
+    """
+    sources = [plan(setting, other).actions for other in source_goals(setting, goal)]
+    primitives = np.broadcast_to(np.arange(len(ACTIONS)), (len(sources[0]), len(ACTIONS)))
+    return np.column_stack([*sources, primitives])
+
+
+def exact_option_values(setting: str | Path, goal: str, beta: float, gamma: float = 0.99) -> np.ndarray:
+    """
+    The fixed point of Algorithm 2 for a β that is the same everywhere, by value iteration.
+
+    :param setting: the map
+    :param goal: of the target task
+    :param beta: the probability that an option ends
+    :param gamma: the discount factor
+    :return: Q_O(s, o), of shape (states, options)
+    """
+    table = plan(setting, goal).table
+    reached = table.reached(goal)
+    ended = reached | table.spiked
+    actions = option_actions(setting, goal)
+    successors = np.take_along_axis(table.successors, actions, axis=1)
+    rewards, discounts = reached[successors].astype(np.float32), np.float32(gamma) * ~ended[successors]
+    options = np.arange(actions.shape[1])
+    values = np.zeros(actions.shape, dtype=np.float32)
+    change = np.inf
+    while change > 1e-6:
+        going_on, best = values[successors, options], values.max(axis=1)[successors]
+        after = rewards + discounts * ((1 - beta) * going_on + beta * best)
+        change, values = float(np.abs(after - values).max()), after
+    return values
+
+
+def noise_table(setting: str | Path, goals: list[str], seed: int = 0) -> Iterator[str]:
+    """
+    How good it is to act by exact option values, and by the same with some noise.
+
+    :param setting: the map
+    :param goals: of the target tasks
+    :param seed: of the noise
+    :return: the lines of a table: for each margin of interruption, shares of the optimum
+    """
+    yield f"Interrupting execution of exact option values, margins of {', '.join(f'{m:.0%}' for m in MARGINS)}:"
+    yield f"| goal | β | {' | '.join(f'{noise:.1%} noise' for noise in NOISES)} |"
+    yield "| --- " * (2 + len(NOISES)) + "|"
+    for goal in goals:
+        evaluate, actions = ExactEvaluation(setting, goal), option_actions(setting, goal)
+        for beta in TERMINATIONS:
+            exact = exact_option_values(setting, goal, beta)
+            noise = np.random.default_rng(seed).standard_normal(exact.shape)
+            cells = []
+            for size in NOISES:
+                values = exact * (1 + size * noise)
+                best = values.max(axis=1, keepdims=True)
+                outcomes = [
+                    evaluate.follow(values.argmax(axis=1), values < best * (1 - margin), actions) for margin in MARGINS
+                ]
+                cells.append(", ".join(f"{outcome.returns.mean() / evaluate.optimum:.0%}" for outcome in outcomes))
+            yield f"| {goal} | {beta} | {' | '.join(cells)} |"
+
+
+def coverage_table(setting: str | Path, goals: list[str], steps: int, seeds: list[int]) -> Iterator[str]:
+    """
+    What could be learned from what random options see.
+
+    :param setting: the map
+    :param goals: of the target tasks
+    :param steps: environment steps
+    :param seeds: of the draws
+    :return: the lines of a table: mean share of the optimum that the transitions seen allow, and the lowest
+    """
+    yield f"The share of the optimum that {steps:,} steps of random options, β = 0.12, allow (lowest of {len(seeds)}):"
+    yield f"| horizon | weight of sources | novelty | {' | '.join(goals)} |"
+    yield "| --- " * (3 + len(goals)) + "|"
+    for horizon, weight, novelty in itertools.product(HORIZONS, WEIGHTS, NOVELTIES):
+        shares = [[coverage(setting, goal, horizon, weight, steps, seed, novelty) for seed in seeds] for goal in goals]
+        cells = " | ".join(f"{np.mean(found):.0%} ({min(found):.0%})" for found in shares)
+        yield f"| {horizon} | {weight:.2f} | {novelty:.0f} | {cells} |"
+
+
+def coverage(
+    setting: str | Path,
+    goal: str,
+    horizon: int,
+    weight: float,
+    steps: int,
+    seed: int,
+    novelty: float = 0.0,
+    beta: float = 0.12,
+) -> float:
+    """
+    Draw options at random, then plan with the transitions that were seen.
+
+    :param setting: the map
+    :param goal: of the target task
+    :param horizon: after how many steps an episode is truncated
+    :param weight: of sources beside primitives
+    :param steps: environment steps
+    :param seed: of the draws
+    :param novelty: the weight of an option whose action was taken n times in a state is divided by (1 + n) to this
+    :param beta: the probability that an option ends
+    :return: the share of the optimum that they allow
+    """
+    solution, actions = plan(setting, goal), option_actions(setting, goal)
+    table, generator = solution.table, np.random.default_rng(seed)
+    reached = table.reached(goal)
+    ended = reached | table.spiked
+    weights = np.repeat([weight, 1.0], [actions.shape[1] - len(ACTIONS), len(ACTIONS)])
+    taken = np.zeros(table.successors.shape)
+    states = np.zeros(N_GAMES, dtype=np.int64)
+    options, ages, over = np.zeros(N_GAMES, dtype=np.int64), np.zeros(N_GAMES, dtype=np.int64), np.ones(N_GAMES, bool)
+    for _ in range(steps // N_GAMES):
+        states = np.where(over, generator.choice(solution.starts, N_GAMES), states)
+        ages = np.where(over, 0, ages) + 1
+        visits = taken[states[:, None], actions[states]]
+        drawn = draw(weights / (1 + visits) ** novelty, generator.random(N_GAMES))
+        options = np.where(over | (generator.random(N_GAMES) < beta), drawn, options)
+        chosen = actions[states, options]
+        np.add.at(taken, (states, chosen), 1)
+        states = table.successors[states, chosen].astype(np.int64)
+        over = ended[states] | (ages >= horizon)
+
+    seen = taken > 0
+    rewards = (seen & reached[table.successors]).astype(np.float64)
+    discounts = 0.99 * (seen & ~ended[table.successors])
+    values, change = np.zeros(len(table)), np.inf
+    while change > 1e-6:
+        after = (rewards + discounts * values[table.successors]).max(axis=1)
+        change, values = float(np.abs(after - values).max()), after
+    return float(values[solution.starts].mean() / solution.optimum())

@@ -1,0 +1,170 @@
+"""How good a model is at a Monster Kong task: exactly from vectors of features, by playing from pixels."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch as th
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.vec_env import VecEnv
+
+from sb3_caps.caps import CAPS
+from sb3_caps.common.evaluation import play
+from sb3_caps.common.execution import OptionExecution
+from sb3_caps.envs.monster_kong.env import HORIZON
+from sb3_caps.envs.monster_kong.observations import FeatureObserver, observer
+from sb3_caps.envs.monster_kong.planner import plan
+from sb3_caps.envs.monster_kong.vec_env import MonsterKongVecEnv
+
+# The paper evaluates so many steps after each epoch.
+EVALUATION_STEPS = 5000
+
+
+class Outcome(NamedTuple):
+    """
+    Episodes of a deterministic policy.
+
+    :param returns: the discounted return of each episode
+    :param lengths: its number of steps
+    """
+
+    returns: np.ndarray
+    lengths: np.ndarray
+
+    @property
+    def successes(self) -> float:
+        """The share of episodes that reached the goal: nothing else is rewarded."""
+        return float((self.returns > 0).mean())
+
+
+class ExactEvaluation:
+    """
+    One episode from every start, without stepping an environment.
+
+    The game is deterministic and a vector of features tells its state, so a model is asked once about all states, and
+    the episodes are followed in tables.
+
+    :param setting: the map
+    :param goal: the object to reach
+    :param gamma: the discount factor
+    :param horizon: the number of steps after which an episode is truncated
+    """
+
+    def __init__(self, setting: str | Path, goal: str, gamma: float = 0.99, horizon: int = HORIZON) -> None:
+        self.plan = plan(setting, goal)
+        self.gamma, self.horizon = gamma, horizon
+        self.optimum = self.plan.optimum(gamma)
+        found = observer(setting, "features")
+        assert isinstance(found, FeatureObserver)
+        self.observations = found.vectors
+        self._option_actions: np.ndarray | None = None
+
+    def __call__(self, model: BaseAlgorithm) -> Outcome:
+        """
+        :param model: a DQN, or a CAPS that executes its options as ``model.execution`` says
+        :return: an episode from each start, in the order of ``plan.starts``
+        """
+        return self.follow(*self._tables(model))
+
+    def follow(self, greedy: np.ndarray, ends: np.ndarray, actions: np.ndarray) -> Outcome:
+        """
+        :param greedy: for each state, the option that is chosen there
+        :param ends: for each state and option, whether the option ends there
+        :param actions: for each state and option, the action it takes
+        :return: an episode from each start
+        """
+        table = self.plan.table
+        reached = table.reached(self.plan.goal)
+        ended = reached | table.spiked
+        states, running = self.plan.starts.astype(np.int64), np.arange(len(self.plan.starts))
+        lengths, won = np.full(len(states), self.horizon), np.zeros(len(states), dtype=bool)
+        active = greedy[states]
+        for step in range(1, self.horizon + 1):
+            states = table.successors[states, actions[states, active]]
+            done = ended[states]
+            lengths[running[done]] = step
+            won[running[done]] = reached[states[done]]
+            states, active, running = states[~done], active[~done], running[~done]
+            if not len(running):
+                break
+            active = OptionExecution.next_options(active, False, ends[states], greedy[states])
+        return Outcome(np.where(won, self.gamma ** (lengths - 1.0), 0.0), lengths)
+
+    def _tables(self, model: BaseAlgorithm) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """For all states: the greedy option, and of each option whether it ends there and the action it takes."""
+        if isinstance(model, CAPS):
+            values, beta = model.policy.values_and_terminations(self.observations)
+            return values.argmax(axis=1), model.policy.execution.ends(values, beta), self._actions_of(model)
+        with th.no_grad():
+            values = model.policy.q_net(model.policy.obs_to_tensor(self.observations)[0]).cpu().numpy()  # type: ignore[operator]
+        actions = np.broadcast_to(np.arange(values.shape[1]), values.shape)
+        return values.argmax(axis=1), np.ones(values.shape, dtype=bool), actions
+
+    def _actions_of(self, model: CAPS) -> np.ndarray:
+        # Sources are never trained, so they are asked once
+        if self._option_actions is None:
+            starts = np.zeros(len(self.observations), dtype=bool)
+            self._option_actions, _ = model.options.actions(self.observations, model.options.initial_states(), starts)
+        return self._option_actions
+
+
+class PlayedEvaluation:
+    """
+    Episodes from random starts, as many as the paper's number of steps holds.
+
+    :param setting: the map
+    :param goal: the object to reach
+    :param observation: what the model observes
+    :param gamma: the discount factor
+    :param n_steps: how many steps to play in all
+    :param seed: of the starts, the same in each evaluation
+    """
+
+    def __init__(
+        self,
+        setting: str | Path,
+        goal: str,
+        observation: str,
+        gamma: float = 0.99,
+        n_steps: int = EVALUATION_STEPS,
+        seed: int = 0,
+    ) -> None:
+        # As many games as can each play one longest episode
+        self.env: VecEnv = MonsterKongVecEnv(max(n_steps // HORIZON, 1), setting, goal, observation)
+        self.n_steps, self.gamma, self.seed = n_steps, gamma, seed
+        self.optimum = plan(setting, goal).optimum(gamma)
+
+    def __call__(self, model: BaseAlgorithm) -> Outcome:
+        """
+        :param model: what to play with
+        :return: the episodes that began within the steps, each played to its end
+        """
+        n_games = self.env.num_envs
+        self.env.seed(self.seed)
+        returns: list[float] = []
+        lengths: list[int] = []
+        ages, playing = np.zeros(n_games, dtype=np.int64), np.ones(n_games, dtype=bool)
+        for step, (rewards, dones) in enumerate(play(model, self.env), start=1):
+            ages, ended = ages + 1, dones & playing
+            returns.extend((rewards * self.gamma ** (ages - 1.0))[ended].tolist())
+            lengths.extend(ages[ended].tolist())
+            ages[dones] = 0
+            if step >= self.n_steps // n_games:
+                playing &= ~dones
+            if not playing.any():
+                break
+        return Outcome(np.array(returns), np.array(lengths))
+
+
+def paper_average(outcome: Outcome, seed: int, n_steps: int = EVALUATION_STEPS) -> float:
+    """
+    The paper's measure, from the exact episodes of all starts: a deterministic policy plays each of them the same way.
+
+    :param outcome: an episode from each start
+    :param seed: of the draw of starts
+    :param n_steps: how many steps to play
+    :return: the mean discounted return of the episodes that ``n_steps`` steps begin
+    """
+    drawn = np.random.default_rng(seed).integers(len(outcome.returns), size=n_steps)
+    begun = np.cumsum(outcome.lengths[drawn]) - outcome.lengths[drawn] < n_steps
+    return float(outcome.returns[drawn[begun]].mean())
