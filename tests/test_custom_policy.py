@@ -65,7 +65,7 @@ def new_data(model: CAPS) -> None:
 
 def forward_of_an_instance(model: CAPS) -> None:
     plain = model.q_net.forward
-    model.q_net.forward = lambda obs: plain(-obs)  # type: ignore[method-assign, assignment, operator]
+    model.q_net.forward = lambda obs: plain(-obs)  # type: ignore[method-assign, operator]
 
 
 def nothing(model: CAPS) -> None:
@@ -145,7 +145,7 @@ def test_training_mode_is_told_truly() -> None:
         seen.append(model.policy.training and model.q_net.training and not model.q_net_target.training)
         return plain(data)
 
-    model._compute_loss = watched  # type: ignore[method-assign]
+    model._compute_loss = watched  # type: ignore[method-assign, assignment]
     model.learn(60)
     assert seen
     assert all(seen)

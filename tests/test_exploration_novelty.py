@@ -92,7 +92,6 @@ def test_weights_of_options_count_beside_novelty() -> None:
     model = make(exploration_novelty=1.0, option_weights=[1.0, 1.0, 2.0])
     model.learn(100, log_interval=10**9)
     buffer, exploration = model.replay_buffer, model._exploration
-    assert exploration is not None
     place = np.eye(LENGTH, dtype=np.float32)[[LENGTH - 1]]  # where an episode ends nothing was done yet
     fresh = exploration.random_weights(buffer.action_visits(place, np.arange(3)[None]))
     assert fresh is not None
@@ -124,8 +123,6 @@ def test_a_run_goes_on_with_its_counts(tmp_path: Path) -> None:
     model.save_replay_buffer(tmp_path / "buffer")
     loaded = CAPS.load(tmp_path / "model", env=model.get_env())
     loaded.load_replay_buffer(tmp_path / "buffer")
-    assert loaded._exploration is not None
-    assert model._exploration is not None
     np.testing.assert_array_equal(loaded._exploration.random_episodes, model._exploration.random_episodes)
     loaded.learn(100, reset_num_timesteps=False)
     counts = loaded.replay_buffer.action_counts

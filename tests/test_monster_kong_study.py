@@ -17,7 +17,7 @@ import torch as th
 from stable_baselines3 import DQN
 
 from sb3_caps import CAPS
-from sb3_caps.caps.policies import Execution
+from sb3_caps.common.execution import Execution
 from sb3_caps.envs.monster_kong.planner import plan
 from sb3_caps.envs.monster_kong.sources import optimal_policy
 from sb3_caps.envs.monster_kong.vec_env import MonsterKongVecEnv

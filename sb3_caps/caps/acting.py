@@ -38,12 +38,12 @@ class ActingNetwork:
         self.layers: list[tuple[np.ndarray, np.ndarray] | Callable[[np.ndarray], np.ndarray]] | None = None
         self.termination: tuple[np.ndarray, np.ndarray] | None = None
         if self._is_plain():
-            *hidden, last = policy.q_net.q_net
-            self.layers = [ACTIVATIONS.get(type(layer)) or _arrays(layer) for layer in [*hidden, last]]
+            layers = list(policy.q_net.q_net)
+            self.layers = [ACTIVATIONS.get(type(layer)) or _arrays(layer) for layer in layers]
             if policy.termination is None:
                 self.termination = _arrays(policy.q_net.termination_net)
-            sizes = [weight.size for weight, _ in filter(_is_linear, self.layers)]
-            self.most_rows = MOST_MULTIPLICATIONS // max(sizes)
+            largest = max(layer.weight.numel() for layer in layers if isinstance(layer, nn.Linear))
+            self.most_rows = MOST_MULTIPLICATIONS // largest
 
     def __call__(self, observations: np.ndarray | dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         """
@@ -54,10 +54,9 @@ class ActingNetwork:
             with th.no_grad():
                 values, beta = self.policy.q_net(obs_as_tensor(observations, self.policy.device))
             return values.cpu().numpy(), beta.cpu().numpy()
-        if isinstance(self.space, spaces.Discrete):
-            hidden = observations.reshape(-1)
-        else:
-            hidden = observations.reshape(len(observations), -1).astype(np.float32)
+        hidden: np.ndarray = observations.reshape(len(observations), -1)
+        # SB3 one-hot encodes a number, and that picks a row
+        hidden = hidden[:, 0] if isinstance(self.space, spaces.Discrete) else hidden.astype(np.float32)
         for layer in self.layers[:-1]:
             hidden = layer(hidden) if callable(layer) else _linear(hidden, *layer)
         assert not callable(self.layers[-1])
@@ -99,12 +98,7 @@ def _arrays(layer: nn.Module) -> tuple[np.ndarray, np.ndarray]:
     return layer.weight.detach().numpy().T, layer.bias.detach().numpy()
 
 
-def _is_linear(layer: object) -> bool:
-    return isinstance(layer, tuple)
-
-
 def _linear(values: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:
-    # A number is one-hot encoded by SB3, which picks a row
     outputs = weight[values] if values.ndim == 1 else values @ weight
     outputs += bias
     return outputs

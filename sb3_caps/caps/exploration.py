@@ -17,9 +17,8 @@ def epsilon_greedy(values: np.ndarray, epsilon: float | np.ndarray, weights: np.
         return greedy
     n_envs, n_options = values.shape
     if weights is None:
-        drawn = np.random.randint(n_options, size=n_envs)
-    else:
-        drawn = draw(np.broadcast_to(weights, values.shape), np.random.random(n_envs))
+        weights = np.ones(n_options)
+    drawn = draw(np.broadcast_to(weights, values.shape), np.random.random((n_envs,)))
     return np.where(np.random.random(n_envs) < epsilon, drawn, greedy)
 
 
