@@ -223,10 +223,10 @@ FAMILIES: dict[str, Callable[..., VecEnv]] = {
     "asterix": partial(minatar, game="asterix", sticky=0.0, ramping=False),
 }
 WINDY = {"gravity": -7.0, "enable_wind": True, "wind_power": 12.0, "turbulence_power": 1.0}
-HEAVY = {"lengths": (1.0, 1.3), "masses": (1.0, 1.3)}
+HEAVY = {"lengths": (1.0, 1.5), "masses": (1.0, 1.5)}
 
 _register_trained("cartpole-long", "classic", partial(batched_env, CartPole, gravity=15.0, length=1.5), 30_000)
-_register_trained("cartpole-weak", "classic", partial(batched_env, CartPole, force=4.0), 30_000)
+_register_trained("cartpole-weak", "classic", partial(batched_env, CartPole, force=2.5), 30_000)
 _register_trained("acrobot-heavy", "classic", partial(batched_env, Acrobot, **HEAVY), 30_000, held_back=True)
 _register_trained(
     "mountaincar-steep", "mountaincar", partial(batched_env, MountainCar, gravity=0.0027, force=0.0009), 40_000
