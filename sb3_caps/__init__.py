@@ -1,12 +1,17 @@
 """Context-Aware Policy Reuse for Stable-Baselines3."""
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 import sb3_caps.envs  # noqa: F401 registers the environments
-from sb3_caps.caps import CAPS
-from sb3_caps.common.schedules import PiecewiseLinear
-from sb3_caps.common.source_features import SourceFeatures, VecSourceFeatures
-from sb3_caps.common.sources import SourcePolicy, as_source, each
-from sb3_caps.ops_tl import OPSTL
-from sb3_caps.prql import PRQL
+
+if TYPE_CHECKING:
+    from sb3_caps.caps import CAPS
+    from sb3_caps.common.schedules import PiecewiseLinear
+    from sb3_caps.common.source_features import SourceFeatures, VecSourceFeatures
+    from sb3_caps.common.sources import SourcePolicy, as_source, each
+    from sb3_caps.ops_tl import OPSTL
+    from sb3_caps.prql import PRQL
 
 __version__ = "0.1.0"
 
@@ -21,3 +26,28 @@ __all__ = [
     "as_source",
     "each",
 ]
+
+# Imported when it is first asked for: torch takes seconds, and the help of the command line does without it
+_WHERE = {
+    "CAPS": "caps",
+    "OPSTL": "ops_tl",
+    "PRQL": "prql",
+    "PiecewiseLinear": "common.schedules",
+    "SourceFeatures": "common.source_features",
+    "SourcePolicy": "common.sources",
+    "VecSourceFeatures": "common.source_features",
+    "as_source": "common.sources",
+    "each": "common.sources",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_WHERE[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -24,7 +24,7 @@ from sb3_caps.common.callbacks import (
     hyperparameters,
     run_episode,
 )
-from sb3_caps.experiments.grid_monitor import option_maps
+from sb3_caps.studies.grid.monitor import option_maps
 from tests.toy_world import Corridor
 
 

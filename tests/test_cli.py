@@ -10,7 +10,8 @@ import pytest
 from stable_baselines3 import DQN
 from stable_baselines3.common.monitor import Monitor
 
-from sb3_caps.cli import COMMANDS, main
+import sb3_caps
+from sb3_caps.commands import COMMANDS, main
 from sb3_caps.commands.plot import Curve, draw_curves, find_runs, read_training, smoothed
 from tests.toy_world import Corridor
 
@@ -57,6 +58,28 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(f"\n    {name}" in printed for name in COMMANDS)
 
 
+def test_help_and_version_are_quick_and_import_nothing_heavy(folder: Path) -> None:
+    code = (
+        "import sys, sb3_caps, gymnasium\n"
+        "from sb3_caps.commands import main\n"
+        "for word in ('--help', '--version'):\n"
+        "    try: main([word])\n"
+        "    except SystemExit: pass\n"
+        "heavy = {'torch', 'stable_baselines3', 'matplotlib', 'pandas', 'pygame', 'scipy', 'rl_zoo3'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
+        "assert 'sb3_caps/Grid-v0' in gymnasium.registry\n"
+        "assert {'CAPS', 'PRQL', 'each'} <= set(dir(sb3_caps))\n"
+        "from sb3_caps import CAPS\n"
+        "assert 'torch' in sys.modules\n"
+        "assert sb3_caps.CAPS is CAPS and not hasattr(sb3_caps, 'SPAC')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"sb3-caps {sb3_caps.__version__}\n" in done.stdout
+    asked = subprocess.run([sys.executable, "-m", "sb3_caps", "--version"], capture_output=True, text=True, timeout=120)
+    assert asked.stdout == f"sb3-caps {sb3_caps.__version__}\n"
+
+
 def test_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         main(["dance"])
@@ -84,6 +107,13 @@ def test_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:
         (["plot", "nowhere"], "There is no run with a *monitor.csv in nowhere"),
         (["plot", "nowhere", "--window", "0"], "--window must be at least 1"),
         (["plot", "nowhere", "--evaluations", "-x", "hours"], "Evaluations are stored by steps"),
+        (["demo", "--steps", "0"], "--steps must be at least 96, not 0"),
+        (["reproduce", "grid", "--jobs", "0"], "--jobs must be at least 1, not 0"),
+        (["reproduce", "grid-networks", "--steps", "-5"], "--steps must be at least 120, not -5"),
+        (["reproduce", "monster-kong", "--steps", "0"], "--steps must be at least 4, not 0"),
+        (["reproduce", "monster-kong", "--steps", "-5"], "--steps must be at least 4, not -5"),
+        (["reproduce", "monster-kong-analysis", "--steps", "0"], "--steps must be at least 64, not 0"),
+        (["reproduce", "monster-kong", "--draw"], "no finished run of these in results/monster_kong: leave --draw out"),
         (["sources", "none.zip"], "There is no saved model at none.zip"),
         (["sources", "dqn:CartPole-v1"], "There is no trained dqn for CartPole-v1 in logs"),
         (["sources", f"{HERE}:always_right", "--env", "CartPole-v77"], "CartPole"),
@@ -101,14 +131,14 @@ def test_errors_are_one_line(argv: list[str], message: str, folder: Path, capsys
     [
         (["train"], "rl_zoo3", "zoo"),
         (["enjoy"], "requests", "zoo"),
-        (["plot", "run"], "matplotlib", "experiments"),
+        (["plot", "run"], "matplotlib", "studies"),
     ],
 )
 def test_a_missing_extra_is_named(argv: list[str], module: str, extra: str, folder: Path) -> None:
     (folder / "run").mkdir()
     (folder / "run" / "0.monitor.csv").write_text('#{"t_start": 0.0}\nr,l,t\n1.0,5,0.1\n')
     # None in sys.modules makes Python refuse the import, as it would for a package that is not there
-    code = f"import sys; sys.modules['{module}'] = None; from sb3_caps.cli import main; sys.exit(main({argv}))"
+    code = f"import sys; sys.modules['{module}'] = None; from sb3_caps.commands import main; sys.exit(main({argv}))"
     done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2
     assert len(done.stderr.strip().splitlines()) == 1
@@ -143,7 +173,7 @@ def test_sources_tells_what_fits(folder: Path, capsys: pytest.CaptureFixture[str
 
 def test_sources_of_the_working_directory(folder: Path) -> None:
     (folder / "my_heuristics.py").write_text("def left(observations):\n    return [0] * len(observations)\n")
-    command = [sys.executable, "-c", "import sys; from sb3_caps.cli import main; sys.exit(main())"]
+    command = [sys.executable, "-c", "import sys; from sb3_caps.commands import main; sys.exit(main())"]
     # As the installed script has it: Python itself does not look into the working directory
     command.insert(1, "-I")
     arguments = ["sources", "my_heuristics:left", "--env", "CartPole-v1"]
@@ -216,6 +246,47 @@ def test_plot_draws_runs_side_by_side(folder: Path, capsys: pytest.CaptureFixtur
         assert (folder / file).read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize("n_episodes", [1, 3, 20, 50, 51])
+@pytest.mark.parametrize("mean", [[], ["--mean"]])
+def test_short_runs_can_be_seen(n_episodes: int, mean: list[str], folder: Path) -> None:
+    image = pytest.importorskip("matplotlib.image")
+    write_run(folder / "caps" / "Task-v0_1", [float(i % 2) for i in range(n_episodes)])
+    assert main(["plot", "caps", *mean]) == 0
+    picture = image.imread("curves.png")[..., :3]
+    # Matplotlib's first blue, which the sample in the legend has too: about 25 pixels long and 2 high
+    blue = (np.abs(picture - np.array([31, 119, 180]) / 255) < 0.02).all(axis=2)
+    assert blue.sum() > 80
+
+
+def test_monitor_files_that_were_cut(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_run(folder / "run", [1, 2, 3])
+    file = folder / "run" / "0.monitor.csv"
+    whole = file.read_text()
+    # Within a number, where nothing but the missing end of the line tells
+    file.write_text(whole[:-2])
+    assert main(["plot", "run"]) == 0
+    assert "run/0.monitor.csv: the last line is cut and left out" in error_line(capsys)
+    _, rewards = read_training(folder / "run", "steps", "reward")
+    assert rewards.tolist() == [1, 2]
+
+    for text, message in (
+        (whole[:8], "run/0.monitor.csv does not begin as a monitor file does: move it away"),
+        (whole.replace("2,10", "2"), "run/0.monitor.csv, line 4, is no episode: remove it"),
+        (whole.splitlines()[0] + "\n", "run has no reward of training episodes"),
+    ):
+        file.write_text(text)
+        capsys.readouterr()
+        assert main(["plot", "run"]) == 2
+        assert message in error_line(capsys)
+
+
+def test_a_config_that_is_no_yaml_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "bad.yml").write_text("CartPole-v1:\n  policy: MlpPolicy\n n_timesteps: [1\n")
+    for variant in ([], ["--variant", "cpu"]):
+        assert main(["train", "--env", "CartPole-v1", "-conf", "bad.yml", *variant]) == 2
+        assert "bad.yml is no valid YAML, mend it: " in error_line(capsys)
+
+
 def test_plot_draws_evaluations(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = folder / "logs" / "caps" / "Task-v0_1"
     run.mkdir(parents=True)
@@ -225,3 +296,7 @@ def test_plot_draws_evaluations(folder: Path, capsys: pytest.CaptureFixture[str]
     assert (folder / "curves.png").is_file()
     assert main(["plot", "logs", "--evaluations", "-y", "success"]) == 2
     assert "has no success of evaluations" in error_line(capsys)
+    whole = (run / "evaluations.npz").read_bytes()
+    (run / "evaluations.npz").write_bytes(whole[: len(whole) // 2])
+    assert main(["plot", "logs", "--evaluations"]) == 2
+    assert "logs/caps/Task-v0_1/evaluations.npz is damaged" in error_line(capsys)

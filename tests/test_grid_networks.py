@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from sb3_caps.cli import main
-from sb3_caps.experiments.checkpoints import read_rows
+from sb3_caps.commands import main
+from sb3_caps.studies.shared.runs import read_rows
 
 ARGUMENTS = ["reproduce", "grid-networks", "--task", "TargetPrime", "--seeds", "7", "--steps", "150", "--jobs", "1"]
 

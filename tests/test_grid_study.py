@@ -2,36 +2,30 @@
 
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from sb3_caps.cli import main
+from sb3_caps.commands import main
 from sb3_caps.common.colours import option_colour
+from sb3_caps.common.save_util import is_running
 from sb3_caps.envs.grid import GridMap
-from sb3_caps.experiments.grid_batches import BATCHES, METHODS, TASKS, with_needed
-from sb3_caps.experiments.grid_claims import claims
-from sb3_caps.experiments.grid_figures import ARROWS, draw_options, new_figure, save
-from sb3_caps.experiments.grid_metrics import Interval, Study, episodes_to, optimal_actions, source_agreement
-from sb3_caps.experiments.grid_runs import Results, run_batch
+from sb3_caps.studies.grid.batches import BATCHES, METHODS, TASKS, with_needed
+from sb3_caps.studies.grid.claims import claims
+from sb3_caps.studies.grid.drawing import ARROWS, draw_options
+from sb3_caps.studies.grid.metrics import Study, episodes_to, optimal_actions, source_agreement
+from sb3_caps.studies.grid.results import Results, execute, run_batch
+from sb3_caps.studies.shared.plots import new_figure, save
 
 RUNS, EPISODES = 2, 15
-
-
-class Progress(dict[str, int]):
-    """Remembers the first report."""
-
-    first: int | None = None
-
-    def __setitem__(self, key: str, value: int) -> None:
-        self.first = value if self.first is None else self.first
-        super().__setitem__(key, value)
 
 
 # Numbers
@@ -45,13 +39,6 @@ def test_episodes_until_a_level() -> None:
     np.testing.assert_array_equal(episodes_to(returns, 0.9), [210, np.inf, np.inf])
     np.testing.assert_array_equal(episodes_to(returns, 0.5), [170, 100, np.inf])
     np.testing.assert_array_equal(episodes_to(returns[:, :50], 0.5), [np.inf, 50, np.inf])
-
-
-def test_interval_of_student_t() -> None:
-    interval = Interval.of(np.array([1.0, 2.0, 3.0]))
-    assert interval.mean == 2.0
-    assert interval.half_width == pytest.approx(4.30 * 1.0 / np.sqrt(3), rel=1e-3)
-    assert Interval.of(np.array([1.0])).half_width == 0.0
 
 
 def test_which_actions_and_sources_are_optimal() -> None:
@@ -70,15 +57,15 @@ def test_which_actions_and_sources_are_optimal() -> None:
 
 def test_batches_are_complete_and_ordered() -> None:
     assert with_needed(["option_critic", "prql"]) == ["option_critic_sources", "option_critic", "prql"]
-    variants = {(run.variant, run.task) for batch in BATCHES.values() for run in batch.runs(1)}
+    variants = {(trial.variant, trial.task) for batch in BATCHES.values() for trial in batch.trials(1)}
     assert {(method, task) for method in METHODS for task in TASKS} <= variants
 
 
 def test_every_run_has_its_own_seed_and_nothing_is_run_twice() -> None:
-    runs = [(run.variant, run.task, run.seed) for name in BATCHES for run in BATCHES[name].runs(3)]
-    described = [run for run in runs if run[0] != "source"]
+    trials = [(trial.variant, trial.task, trial.seed) for name in BATCHES for trial in BATCHES[name].trials(3)]
+    described = [trial for trial in trials if trial[0] != "source"]
     assert len(described) == len(set(described))
-    assert {seed for _, _, seed in runs} == {0, 1, 2}
+    assert {seed for _, _, seed in trials} == {0, 1, 2}
 
 
 # Stopping and going on
@@ -86,11 +73,11 @@ def test_every_run_has_its_own_seed_and_nothing_is_run_twice() -> None:
 
 def test_a_killed_batch_goes_on_where_it_was(tmp_path: Path) -> None:
     whole, killed = Results(tmp_path / "whole", 1, 150), Results(tmp_path / "killed", 1, 150)
-    run_batch(whole, "prql", "test", {})
+    execute(whole.run("prql"))
     # A process that saves after every look, killed without warning as soon as it has saved once.
     code = (
-        "from pathlib import Path; from sb3_caps.experiments import grid_runs as g; g.CHECKPOINT_SECONDS = 0.0; "
-        f"g.run_batch(g.Results(Path({str(tmp_path / 'killed')!r}), 1, 150), 'prql', 'test', {{}})"
+        "from pathlib import Path; from sb3_caps.studies.grid import results as g; g.CHECKPOINT_SECONDS = 0.0; "
+        f"g.execute(g.Results(Path({str(tmp_path / 'killed')!r}), 1, 150).run('prql'))"
     )
     process = subprocess.Popen([sys.executable, "-c", code])
     checkpoint = killed.path("prql", "checkpoint.pkl")
@@ -103,28 +90,91 @@ def test_a_killed_batch_goes_on_where_it_was(tmp_path: Path) -> None:
 
     saved = checkpoint.stat().st_size
     assert saved > 0
-    progress = Progress()
-    run_batch(killed, "prql", "test", progress)
-    assert progress.first is not None
+    reports: list[int] = []
+    run_batch(killed, "prql", reports.append)
     # From the start the first report, after 1000 steps of three runs, would be of far fewer than from the checkpoint.
-    fresh = Progress()
-    run_batch(Results(tmp_path / "fresh", 1, 150), "prql", "test", fresh)
-    assert fresh.first is not None
-    assert progress.first > fresh.first
+    fresh: list[int] = []
+    run_batch(Results(tmp_path / "fresh", 1, 150), "prql", fresh.append)
+    assert reports[0] > fresh[0]
     assert not checkpoint.exists()
     for name, array in whole.load("prql").items():
         np.testing.assert_array_equal(array, killed.load("prql")[name])
 
 
-def test_a_checkpoint_of_another_configuration_is_not_used(tmp_path: Path) -> None:
+@pytest.mark.parametrize("found", ["of another configuration", "damaged"])
+def test_only_a_checkpoint_that_fits_is_used(found: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     results = Results(tmp_path, 1, 5)
-    run_batch(results, "prql", "test", {})
+    execute(results.run("prql"))
     expected = results.load("prql")["returns"]
     results.path("prql", "result.npz").unlink()
-    results.path("prql", "checkpoint.pkl").write_bytes(b"what an older version has left")
-    results.path("prql", "config.json").write_text("[]")
-    run_batch(results, "prql", "test", {})
+    checkpoint = results.path("prql", "checkpoint.pkl")
+    if found == "damaged":
+        checkpoint.write_bytes(b"what an older version has left")
+    else:
+        checkpoint.write_bytes(pickle.dumps(({"batch": "prql", "trials": []}, "never looked at")))
+    execute(results.run("prql"))
     np.testing.assert_array_equal(results.load("prql")["returns"], expected)
+    assert not checkpoint.exists()
+    kept = [path.name for path in checkpoint.parent.glob("*.damaged_1")]
+    assert kept == (["checkpoint.pkl.damaged_1"] if found == "damaged" else [])
+    assert (f"{checkpoint} is damaged" in capsys.readouterr().err) == (found == "damaged")
+
+
+def children_of(process: int) -> set[int]:
+    """The processes that a process has started, by Linux's own list."""
+    found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(process)], capture_output=True, text=True)
+    return set(map(int, found.stdout.split()))
+
+
+def test_a_killed_study_leaves_nobody_at_work(tmp_path: Path) -> None:
+    arguments = ["--runs", "2", "--episodes", "3000", "--results", str(tmp_path), "--jobs", "2"]
+    quiet: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen([sys.executable, "-m", "sb3_caps", "reproduce", "grid", *arguments], **quiet)
+    folder = Results(tmp_path, 2, 3000).folder
+    deadline = time.monotonic() + 120
+    while len(list(folder.glob("*/curve.csv"))) < 2:
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    workers = children_of(process.pid)
+    assert len(workers) >= 2
+    # Another study in the same folder is told about this one
+    again = [sys.executable, "-m", "sb3_caps", "reproduce", "grid", *arguments]
+    refused = subprocess.run(again, capture_output=True, text=True, timeout=120)
+    assert refused.returncode == 2
+    assert f"Another study is at work in {tmp_path} (process {process.pid} on" in refused.stderr
+
+    process.kill()
+    process.wait()
+    while any(map(is_running, workers)):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    time.sleep(1.5)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+
+def test_two_writers_of_one_batch_publish_whole_files(tmp_path: Path) -> None:
+    code = (
+        "from pathlib import Path; from sb3_caps.studies.grid import results as g; g.CHECKPOINT_SECONDS = 0.0; "
+        f"g.execute(g.Results(Path({str(tmp_path)!r}), 1, 60).run('prql'))"
+    )
+    writers = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(2)]
+    results = Results(tmp_path, 1, 60)
+    seen = 0
+    while any(writer.poll() is None for writer in writers):
+        with suppress(FileNotFoundError):
+            config, _ = pickle.loads(results.path("prql", "checkpoint.pkl").read_bytes())
+            assert config["batch"] == "prql"
+            seen += 1
+        if results.is_finished("prql"):
+            assert results.run("prql").damaged() == {}
+    assert [writer.returncode for writer in writers] == [0, 0]
+    assert seen
+    execute(Results(tmp_path / "alone", 1, 60).run("prql"))
+    for name, array in Results(tmp_path / "alone", 1, 60).load("prql").items():
+        np.testing.assert_array_equal(array, results.load("prql")[name])
+    assert not [path for path in results.path("prql", "").iterdir() if path.name.endswith(".partial")]
 
 
 # The command
@@ -147,7 +197,7 @@ def test_the_study_leaves_figures_tables_curves_configs_and_commands(finished: P
     for heading in ("Figure 2", "Figure 5", "Figure 7", "## Ablations on g", "## Claims"):
         assert heading in text
     for batch in BATCHES:
-        config = json.loads((folder / batch / "config.json").read_text())
+        config = json.loads((folder / batch / "config.json").read_text())["trials"]
         with np.load(folder / batch / "result.npz") as result:
             assert result["returns"].shape == (len(config), EPISODES)
             assert (result["returns"] >= 0).all()
@@ -158,8 +208,8 @@ def test_the_study_leaves_figures_tables_curves_configs_and_commands(finished: P
 def test_runs_with_other_sources_got_other_sources(finished: Path) -> None:
     results = Results(finished, RUNS, EPISODES)
     learned = results.load("option_critic_sources")["preferences"].reshape(4, RUNS, -1, 4)
-    for run in results.runs("option_critic"):
-        np.testing.assert_array_equal(np.stack(run.config.preferences), learned[:, run.seed])
+    for trial in results.trials("option_critic"):
+        np.testing.assert_array_equal(np.stack(trial.config.preferences), learned[:, trial.seed])
 
 
 def test_what_is_on_disk_is_not_run_again(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -170,6 +220,18 @@ def test_what_is_on_disk_is_not_run_again(finished: Path, capsys: pytest.Capture
     output = capsys.readouterr()
     assert "figure_3.png" in output.out
     assert "figure_2.png" not in output.out
+
+
+def test_a_damaged_result_is_set_aside_and_run_again(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    results = Results(finished, RUNS, EPISODES)
+    file = results.path("caps", "result.npz")
+    expected = results.load("caps")
+    file.write_bytes(file.read_bytes()[:1000])
+    arguments = ["--runs", str(RUNS), "--episodes", str(EPISODES), "--results", str(finished), "--figure", "3"]
+    assert main(["reproduce", "grid", *arguments, "--jobs", "1"]) == 0
+    assert f"{file} is damaged (File is not a zip file): kept as result.npz.damaged_1" in capsys.readouterr().err
+    for name, array in results.load("caps").items():
+        np.testing.assert_array_equal(array, expected[name])
 
 
 def test_every_claim_has_a_verdict_and_a_number(finished: Path) -> None:
@@ -221,5 +283,5 @@ def test_arrows_and_colours_of_a_picture(tmp_path: Path) -> None:
 def test_missing_matplotlib_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     missing: Any = None
     monkeypatch.setitem(sys.modules, "matplotlib.figure", missing)
-    with pytest.raises(ImportError, match=r"sb3-caps\[experiments\]"):
+    with pytest.raises(ImportError, match=r"sb3-caps\[studies\]"):
         new_figure(1, 1)

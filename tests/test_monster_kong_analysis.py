@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sb3_caps.envs.monster_kong.planner import plan
-from sb3_caps.experiments.monster_kong_analysis import coverage, exact_option_values, noise_table, option_actions
+from sb3_caps.studies.monster_kong.analysis import coverage, exact_option_values, noise_table, option_actions
 
 # Two floors and four objects, so that there are three sources
 SMALL = """

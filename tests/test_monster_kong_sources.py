@@ -12,7 +12,7 @@ from stable_baselines3 import DQN
 from sb3_caps import CAPS
 from sb3_caps.envs.monster_kong.planner import plan
 from sb3_caps.envs.monster_kong.vec_env import MonsterKongVecEnv
-from sb3_caps.experiments.monster_kong_sources import (
+from sb3_caps.studies.monster_kong.sources import (
     REQUIRED_SUCCESS,
     UselessPolicy,
     follow,

@@ -21,17 +21,25 @@ from sb3_caps.caps.policies import Execution
 from sb3_caps.envs.monster_kong.planner import plan
 from sb3_caps.envs.monster_kong.sources import optimal_policy
 from sb3_caps.envs.monster_kong.vec_env import MonsterKongVecEnv
-from sb3_caps.experiments import checkpoints
-from sb3_caps.experiments import monster_kong_study as study
-from sb3_caps.experiments.checkpoints import Checkpoints, EpochCallback, read_rows, write_rows
-from sb3_caps.experiments.monster_kong_evaluation import ExactEvaluation, Outcome, PlayedEvaluation, paper_average
-from sb3_caps.experiments.monster_kong_figures import executions_table, interval, steps_to
-from sb3_caps.experiments.monster_kong_sources import (
+from sb3_caps.studies.monster_kong import study
+from sb3_caps.studies.monster_kong.evaluation import ExactEvaluation, Outcome, PlayedEvaluation, paper_average
+from sb3_caps.studies.monster_kong.figures import executions_table
+from sb3_caps.studies.monster_kong.methods import (
+    ABLATIONS,
+    ALGORITHMS,
+    ALL_METHODS,
+    METHODS,
+    PRESETS,
+    TASKS,
+    arguments_of,
+)
+from sb3_caps.studies.monster_kong.sources import (
     make_sources,
     network_file,
 )
-from sb3_caps.experiments.presets import ABLATIONS, ALGORITHMS, ALL_METHODS, METHODS, SETTINGS, TASKS
-from sb3_caps.experiments.runner import Run, run_missing
+from sb3_caps.studies.shared import checkpoints
+from sb3_caps.studies.shared.checkpoints import Checkpoints, EpochCallback
+from sb3_caps.studies.shared.runs import read_rows
 from tests.toy_world import SMALL_MAP as MAP
 
 
@@ -152,56 +160,11 @@ def test_a_run_goes_on_from_its_checkpoint_to_the_last_bit(
     assert not list(cut.folder.glob("*checkpoint*"))
 
 
-def test_half_a_checkpoint_does_not_count(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path, ())
-    (tmp_path / "partial_checkpoint").mkdir()
-    assert checkpoints.newest() is None
-    for steps in (900, 1200):
-        (tmp_path / f"checkpoint_{steps}").mkdir()
-    newest = checkpoints.newest()
-    assert newest is not None
-    assert newest.name == "checkpoint_1200"
-
-
-def _write_process_id_and_wait(run: Run) -> dict[str, Any]:
-    (run.folder / "process").write_text(str(os.getpid()))
-    time.sleep(120)
-    return {}
-
-
-def _alive(process_id: int) -> bool:
-    try:
-        os.kill(process_id, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-def test_processes_end_with_a_study_that_is_killed(tmp_path: Path) -> None:
-    script = (
-        "from pathlib import Path; from sb3_caps.experiments.runner import Run, run_missing;"
-        "from tests.test_monster_kong_study import _write_process_id_and_wait as wait;"
-        f"run_missing([Run(Path({str(tmp_path)!r}) / name, {{}}, 1) for name in 'ab'], wait, jobs=2)"
-    )
-    process = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.DEVNULL)
-    files = [tmp_path / name / "process" for name in "ab"]
-    deadline = time.monotonic() + 120
-    while not all(file.is_file() and file.read_text() for file in files) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    workers = [int(file.read_text()) for file in files]
-    # The study alone, not its group
-    process.kill()
-    process.wait()
-    while any(map(_alive, workers)) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not any(map(_alive, workers))
-
-
 def test_a_killed_study_is_resumed_without_repeating_a_finished_run(tmp_path: Path) -> None:
     given = ["--results", str(tmp_path), "--task", "g2", "--method", "dqn", "caps", "--seeds", "0", "--jobs", "1"]
     given += ["--steps", "2400"]
     script = (
-        "import argparse; from sb3_caps.experiments import monster_kong_study as study;"
+        "import argparse; from sb3_caps.studies.monster_kong import study;"
         "parser = argparse.ArgumentParser(); study.add_arguments(parser); study.run(parser.parse_args())"
     )
     command = [sys.executable, "-c", script, *given]
@@ -232,51 +195,10 @@ def test_a_killed_study_is_resumed_without_repeating_a_finished_run(tmp_path: Pa
     assert not list(tmp_path.glob("**/seed_1"))
 
 
-def fails_for_odd_seeds(run: Run) -> dict[str, Any]:
-    if run.config["seed"] % 2:
-        raise ValueError("odd")
-    return {"done": True}
-
-
-def test_a_run_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
-    runs = [Run(tmp_path / str(seed), {"seed": seed}, steps=10) for seed in range(3)]
-    errors = run_missing(runs, fails_for_odd_seeds, jobs=1, command=["sb3-caps", "reproduce"])
-    assert [run.finished for run in runs] == [True, False, True]
-    assert len(errors) == 1
-    assert "ValueError: odd" in errors[0]
-    assert "odd" in (runs[1].folder / "error.txt").read_text()
-    assert (runs[0].folder / "command.txt").read_text() == "sb3-caps reproduce\n"
-    assert [run.steps_done() for run in runs] == [10, 0, 10]
-
-
-def test_an_unknown_backend_is_refused(tmp_path: Path) -> None:
-    run = Run(tmp_path, {"seed": 0}, steps=1)
-    with pytest.raises(ValueError, match="Unknown backend"):
-        run_missing([run], fails_for_odd_seeds, backend="slurm")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="has no address"):
-        run_missing([run], fails_for_odd_seeds, address="tcp://somewhere")
-
-
-def test_curves_are_written_and_read(tmp_path: Path) -> None:
-    rows = [{"steps": 100.0, "share": 1 / 3}, {"steps": 200.0, "share": 0.5}]
-    write_rows(tmp_path / "curve.csv", rows)
-    for found, row in zip(read_rows(tmp_path / "curve.csv"), rows, strict=True):
-        assert found == pytest.approx(row)
-
-
-def test_steps_and_intervals_by_hand() -> None:
-    steps, shares = np.array([10.0, 20.0, 30.0]), np.array([0.2, 0.95, 0.4])
-    assert steps_to(steps, shares, 0.9) == 20
-    assert steps_to(steps, shares, 0.96) == np.inf
-    # Standard deviation √2, so a standard error of 1; t with one degree of freedom
-    np.testing.assert_allclose(interval(np.array([[1.0], [3.0]])), 12.71)
-    assert interval(np.array([[1.0, 2.0]])).tolist() == [0, 0]
-
-
 def test_a_finished_model_is_executed_as_it_was_and_otherwise(tmp_path: Path) -> None:
     (run,) = study.plan_runs(arguments(tmp_path, "--method", "caps", "--steps", "2800"))
     study.execute(run)
-    shares = {row.split(" | ")[0]: row.split(" | ")[1] for row in executions_table([run])[2:]}
+    shares = {row.split(" | ")[0]: row.split(" | ")[1] for row in executions_table([run]).splitlines()[2:]}
     assert shares["| as learned"] == f"{read_rows(run.curve)[-1]['share']:.1%}"
     # Asked again with these very arguments
     evaluate = ExactEvaluation(*TASKS["g2"])
@@ -290,12 +212,12 @@ def test_a_finished_model_is_executed_as_it_was_and_otherwise(tmp_path: Path) ->
 
 def test_the_papers_settings_are_the_papers() -> None:
     (run,) = study.plan_runs(arguments(Path("results"), "--method", "caps", "--preset", "paper"))
-    found = study.arguments_of(run.config)
+    found = arguments_of(run.config)
     # 1.25 million training steps of the 2.5 over which the learning rate falls, one for each four transitions
     assert found["learning_rate"].at(5_000_000) == pytest.approx(7.5e-5)
     assert found["exploration_fraction"] * run.steps == pytest.approx(17_500_000)
     assert (found["learning_starts"], found["batch_size"], found["train_freq"]) == (50_000, 32, 4)
-    assert run.steps == 125 * SETTINGS["paper"].epoch
+    assert run.steps == 125 * PRESETS["paper"].epoch
     env = MonsterKongVecEnv(1, "b", "gem", "features")
     model = study.build({**run.config, "steps": 1000}, env)
     assert isinstance(model, CAPS)
@@ -305,7 +227,7 @@ def test_the_papers_settings_are_the_papers() -> None:
     assert model.options.source_names == ["diamond", "coin", "princess"]
 
 
-@pytest.mark.parametrize("preset", SETTINGS)
+@pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("method", METHODS | ABLATIONS)
 def test_every_method_can_be_built(method: str, preset: str) -> None:
     (run,) = study.plan_runs(arguments(Path("results"), "--method", method, "--preset", preset))
@@ -321,5 +243,5 @@ def test_source_features_are_for_pixels() -> None:
     given.observation = ["pixels"]
     (run,) = study.plan_runs(given)
     # As from features: the settings for pixels are for convolutional networks
-    assert run.steps == SETTINGS["recommended"].steps["features"]
-    assert study.arguments_of(run.config)["batch_size"] == 256
+    assert run.steps == PRESETS["recommended"].entry("caps", "features")["n_timesteps"] == 400_000
+    assert arguments_of(run.config)["batch_size"] == 256

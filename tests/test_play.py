@@ -1,11 +1,14 @@
 """``sb3-caps play``, without a window and under SDL's dummy driver."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from sb3_caps.cli import main
+from sb3_caps.commands import main
 
 pygame = pytest.importorskip("pygame")
 
@@ -79,6 +82,19 @@ def test_what_cannot_be_played_is_told_in_one_line(
     told = capsys.readouterr().err
     assert message in told
     assert told.count("\n") == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have a display without saying so")
+def test_nobody_plays_unseen() -> None:
+    hidden = ("SDL_VIDEODRIVER", "DISPLAY", "WAYLAND_DISPLAY")
+    environment = {name: value for name, value in os.environ.items() if name not in hidden}
+    command = [sys.executable, "-m", "sb3_caps", "play", "monster-kong", "--policy", "random", "--max-steps", "5"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2
+    # SDL may have its own say before
+    assert done.stderr.splitlines()[-1].startswith("sb3-caps play: There is no display: add --no-window")
+    done = subprocess.run([*command, "--no-window"], env=environment, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("arguments", [["--actions", "5x"], ["--actions", "5"], ["--start", "5"], ["--max-steps", "0"]])

@@ -23,9 +23,8 @@ from stable_baselines3 import DQN
 from stable_baselines3.common.base_class import BaseAlgorithm
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # type: ignore[import-untyped]
 
-from sb3_caps import CAPS, OPSTL, PRQL, PiecewiseLinear
-from sb3_caps.cli import main
-from sb3_caps.experiments.presets import RECOMMENDED
+from sb3_caps import CAPS, OPSTL, PRQL
+from sb3_caps.commands import main
 from sb3_caps.zoo import ALGORITHMS, find_config, make_source, register
 from sb3_caps.zoo.algorithms import convert_caps_params, sample_caps_params
 
@@ -92,25 +91,6 @@ def test_every_registry_has_our_algorithms() -> None:
                 found += 1
     assert found >= 8
     assert rl_zoo3.ALGOS["caps"] is CAPS
-
-
-@pytest.mark.parametrize(
-    ("algo", "algorithm"), [("caps", "CAPS"), ("dqn", "DQN"), ("prql", "PRQL"), ("ops_tl", "OPSTL")]
-)
-def test_cpu_entries_of_monster_kong_are_the_recommended_preset(algo: str, algorithm: str) -> None:
-    entry = yaml.safe_load((CONFIGS / f"{algo}.yml").read_text())["sb3_caps/MonsterKongG1-v0@cpu"]
-    wanted = RECOMMENDED.common | RECOMMENDED.only.get(algorithm, {})
-    assert entry["n_timesteps"] == RECOMMENDED.steps["features"]
-    assert (entry["n_envs"], entry["env_kwargs"]["horizon"]) == (RECOMMENDED.n_envs, RECOMMENDED.horizon)
-    for name, value in wanted.items():
-        if isinstance(entry[name], list):
-            schedule = PiecewiseLinear(entry[name], entry["n_timesteps"])
-            for remaining in (1.0, 0.5, 0.1, 0.0):
-                assert schedule(remaining) == pytest.approx(value(remaining)), name
-        else:
-            assert entry[name] == pytest.approx(value), name
-    extra = {"policy", "policy_kwargs", "source_policies", *ZOO_KEYS}
-    assert set(entry) - extra == set(wanted)
 
 
 def test_evaluation_may_have_arguments_of_its_own(folder: Path) -> None:
@@ -212,7 +192,7 @@ def test_enjoy_a_saved_model(folder: Path, capsys: pytest.CaptureFixture[str]) -
 def test_two_workers_share_a_study(folder: Path) -> None:
     arguments = ["--env", "CartPole-v1", "-n", "150", "--n-evaluations", "1", "--eval-episodes", "1", *QUICK[4:]]
     study = ["--storage", f"sqlite:///{folder}/study.db", "--study-name", "shared"]
-    command = [sys.executable, "-m", "sb3_caps.cli", "optimize", *arguments, *study, "--n-trials", "2"]
+    command = [sys.executable, "-m", "sb3_caps", "optimize", *arguments, *study, "--n-trials", "2"]
     workers = [start(command, folder) for _ in range(2)]
     outputs = [worker.communicate(timeout=240)[0] for worker in workers]
     assert [worker.returncode for worker in workers] == [0, 0], outputs
@@ -347,8 +327,9 @@ def test_settings_of_the_working_directory_come_first(folder: Path) -> None:
     assert find_config("ppo", "CartPole-v1") is None
 
 
-def test_interrupted_training_saves_and_says_where(folder: Path) -> None:
-    command = [sys.executable, "-m", "sb3_caps.cli", "train", "--env", "CartPole-v1", "-n", "1000000", *QUICK[:4]]
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_training_saves_and_says_where(sent: signal.Signals, folder: Path) -> None:
+    command = [sys.executable, "-m", "sb3_caps", "train", "--env", "CartPole-v1", "-n", "1000000", *QUICK[:4]]
     # A shell that starts tests in the background may ignore interrupts, and children inherit that
     allowing = (
         "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
@@ -357,7 +338,7 @@ def test_interrupted_training_saves_and_says_where(folder: Path) -> None:
     assert worker.stdout is not None
     for line in worker.stdout:
         if "total_timesteps" in line:
-            worker.send_signal(signal.SIGINT)
+            worker.send_signal(sent)
             break
     rest = worker.communicate(timeout=120)[0]
     assert worker.returncode == 0, rest

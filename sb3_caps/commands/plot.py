@@ -3,17 +3,22 @@
 import argparse
 import csv
 import json
+import sys
+import zipfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from sb3_caps.common.extras import require
+from sb3_caps.studies.shared.plots import new_figure, save
+from sb3_caps.studies.shared.statistics import running_mean
 
 COLUMNS = {"reward": "r", "length": "l", "success": "is_success"}
 EVALUATIONS = {"reward": "results", "length": "ep_lengths", "success": "successes"}
 LABELS = {"steps": "environment steps", "episodes": "episodes", "hours": "hours"}
 MEAN_POINTS = 200
+# A run that is no longer than the window is averaged over such a part of it
+SHORT_RUN_PARTS = 5
 
 
 class Curve(NamedTuple):
@@ -43,7 +48,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("-x", choices=list(LABELS), default="steps", help="horizontal axis (default: steps)")
     parser.add_argument("-y", choices=list(COLUMNS), default="reward", help="vertical axis (default: reward)")
-    parser.add_argument("-w", "--window", type=int, default=50, help="episodes to average over (default: 50)")
+    parser.add_argument(
+        "-w",
+        "--window",
+        type=int,
+        default=50,
+        help="episodes to average over (default: 50); fewer for runs that have no more",
+    )
     parser.add_argument("--evaluations", action="store_true", help="the evaluations of a run in place of its training")
     parser.add_argument("--mean", action="store_true", help="one curve for all runs of a label, with their spread")
     parser.add_argument("-o", "--output", type=Path, default=Path("curves.png"), help="default: curves.png")
@@ -66,13 +77,13 @@ def run(args: argparse.Namespace) -> int:
             if args.evaluations:
                 curves.append(Curve(name, *read_evaluations(found, args.y)))
             else:
-                curves.append(Curve(name, *smoothed(*read_training(found, args.x, args.y), args.window)))
+                x, y = read_training(found, args.x, args.y)
+                window = args.window if len(y) > args.window else max(1, len(y) // SHORT_RUN_PARTS)
+                curves.append(Curve(name, *smoothed(x, y, window)))
     figure = draw_curves(
         curves, LABELS[args.x], f"{'evaluation' if args.evaluations else 'training'} {args.y}", args.mean
     )
-    args.output.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(args.output, dpi=150)
-    print(f"{len(curves)} runs drawn to {args.output}")
+    print(f"{len(curves)} runs drawn to {save(figure, args.output)}")
     return 0
 
 
@@ -96,13 +107,7 @@ def read_training(run_folder: Path, x: str, y: str) -> tuple[np.ndarray, np.ndar
     :param y: ``"reward"``, ``"length"`` or ``"success"``
     :return: where each episode ended, and its value
     """
-    episodes: list[dict[str, float]] = []
-    for file in sorted(run_folder.glob("*monitor.csv")):
-        with file.open(newline="") as opened:
-            start = float(json.loads(opened.readline().lstrip("#"))["t_start"])
-            for row in csv.DictReader(opened):
-                numbers = {key: _number(value) for key, value in row.items()}
-                episodes.append({**numbers, "t": numbers["t"] + start})
+    episodes = [episode for file in sorted(run_folder.glob("*monitor.csv")) for episode in read_monitor(file)]
     if not episodes or COLUMNS[y] not in episodes[0]:
         raise ValueError(f"{run_folder} has no {y} of training episodes.")
     # Several environments have a file each
@@ -111,6 +116,30 @@ def read_training(run_folder: Path, x: str, y: str) -> tuple[np.ndarray, np.ndar
     lengths = np.array([episode["l"] for episode in episodes])
     axes = {"steps": lengths.cumsum(), "episodes": np.arange(1, len(times) + 1), "hours": (times - times[0]) / 3600}
     return axes[x], np.array([episode[COLUMNS[y]] for episode in episodes])
+
+
+def read_monitor(file: Path) -> list[dict[str, float]]:
+    """
+    :param file: what SB3's ``Monitor`` wrote; a last line that is cut is left out
+    :return: the columns of each episode, with the time since 1970 as ``"t"``
+    """
+    first, _, table = file.read_text().partition("\n")
+    try:
+        start = float(json.loads(first.lstrip("#"))["t_start"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{file} does not begin as a monitor file does: move it away to draw the others.") from error
+    header, *lines = csv.reader(table.splitlines()) if table else [[]]
+    if lines and not table.endswith("\n"):
+        print(f"{file}: the last line is cut and left out (its run was killed, or still writes).", file=sys.stderr)
+        lines.pop()
+    episodes = []
+    for number, line in enumerate(lines, start=3):
+        try:
+            values = {key: _number(value) for key, value in zip(header, line, strict=True)}
+            episodes.append({**values, "t": values["t"] + start})
+        except (ValueError, KeyError) as error:
+            raise ValueError(f"{file}, line {number}, is no episode: remove it, or move the file away.") from error
+    return episodes
 
 
 def _number(text: str) -> float:
@@ -123,10 +152,15 @@ def read_evaluations(run_folder: Path, y: str) -> tuple[np.ndarray, np.ndarray]:
     :param y: ``"reward"``, ``"length"`` or ``"success"``
     :return: the step of each evaluation, and its mean
     """
-    with np.load(run_folder / "evaluations.npz") as stored:
-        if EVALUATIONS[y] not in stored:
-            raise ValueError(f"{run_folder} has no {y} of evaluations.")
-        return stored["timesteps"], stored[EVALUATIONS[y]].mean(axis=1)
+    file = run_folder / "evaluations.npz"
+    try:
+        with np.load(file) as stored:
+            steps, values = stored["timesteps"], stored.get(EVALUATIONS[y])
+    except (ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{file} is damaged ({error}): move it away to draw the others.") from error
+    if values is None:
+        raise ValueError(f"{run_folder} has no {y} of evaluations.")
+    return steps, values.mean(axis=1)
 
 
 def smoothed(x: np.ndarray, y: np.ndarray, window: int) -> tuple[np.ndarray, np.ndarray]:
@@ -137,7 +171,7 @@ def smoothed(x: np.ndarray, y: np.ndarray, window: int) -> tuple[np.ndarray, np.
     :return: running means, and where their windows end
     """
     window = min(window, len(y))
-    return x[window - 1 :], np.convolve(y, np.ones(window) / window, mode="valid")
+    return x[window - 1 :], running_mean(y, window)
 
 
 def draw_curves(curves: list[Curve], x_label: str, y_label: str, mean: bool = False) -> Any:
@@ -148,16 +182,18 @@ def draw_curves(curves: list[Curve], x_label: str, y_label: str, mean: bool = Fa
     :param mean: whether curves with the same label become one, with a band from the lowest to the highest
     :return: a figure of Matplotlib
     """
-    figure = require("matplotlib.figure", "experiments").Figure(figsize=(8, 5), layout="constrained")
-    axes = figure.subplots()
+    figure, grid = new_figure(8, 5)
+    axes = grid[0, 0]
     for label in dict.fromkeys(curve.label for curve in curves):
         group = [curve for curve in curves if curve.label == label]
         if not mean:
             for curve in group:
-                axes.plot(curve.x, curve.y, label=label, linewidth=1.5)
+                # A line through one point cannot be seen
+                axes.plot(curve.x, curve.y, label=label, linewidth=1.5, marker="o" if len(curve.x) == 1 else "")
             continue
         x, rows = _on_one_axis(group)
-        (line,) = axes.plot(x, rows.mean(axis=0), label=f"{label} (mean of {len(rows)})", linewidth=1.8)
+        marker = "o" if x[0] == x[-1] else ""
+        (line,) = axes.plot(x, rows.mean(axis=0), label=f"{label} (mean of {len(rows)})", linewidth=1.8, marker=marker)
         axes.fill_between(x, rows.min(axis=0), rows.max(axis=0), color=line.get_color(), alpha=0.2, linewidth=0)
     axes.set(xlabel=x_label, ylabel=y_label)
     axes.grid(alpha=0.3)

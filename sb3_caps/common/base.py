@@ -14,7 +14,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize, VecTransposeI
 from stable_baselines3.dqn.dqn import DQN
 
 from sb3_caps.common.options import OptionSet
-from sb3_caps.common.save_util import written_whole
+from sb3_caps.common.save_util import atomic_write
 from sb3_caps.common.schedules import PiecewiseLinear
 from sb3_caps.common.sources import ObservationNormalizer, Observations
 from sb3_caps.common.statistics import OptionStatistics
@@ -157,7 +157,7 @@ class PolicyReuseAlgorithm(DQN):
         """
         if "options" not in (exclude or []):
             self.options.check_picklable()
-        with written_whole(path, suffix="zip") as file:
+        with atomic_write(path, suffix="zip") as file:
             super().save(file, exclude, include)
 
     def _excluded_save_params(self) -> list[str]:

@@ -211,7 +211,7 @@ def draw_timeline(episode: Episode, names: list[str], n_sources: int) -> Any:
     :param n_sources: how many of them are source policies
     :return: a figure of Matplotlib
     """
-    figures = require("matplotlib.figure", "experiments")
+    figures = require("matplotlib.figure", "studies")
     used = set(episode.options.tolist())
     # Every source has a line, also when it is not used; there may be many primitives
     rows = [i for i in range(len(names)) if i < n_sources or i in used]

@@ -1,15 +1,12 @@
 """Where settings and source policies are, and what the strings of a config stand for."""
 
-import contextlib
-import importlib.metadata
 import pkgutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from sb3_caps.common.extras import require
+from sb3_caps.common.settings import config_file, entries
 from sb3_caps.common.sources import SourcePolicy, as_source
 
 zoo_utils = require("rl_zoo3.utils", "zoo")
@@ -25,27 +22,13 @@ def find_config(algo: str, env_id: str) -> str | None:
     :return: our settings for that algorithm: in ``zoo_configs`` of the working directory, of the repository or of the
         installed package; None to use those of rl_zoo3, for its own algorithms on environments that only it knows
     """
-    file = f"{algo}.yml"
-    candidates = [Path("zoo_configs", file), Path(__file__).parents[2] / "zoo_configs" / file]
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        for installed in importlib.metadata.files("sb3-caps") or []:
-            if installed.parts[-2:] == ("zoo_configs", file):
-                candidates.append(Path(str(installed.locate())).resolve())
-    found = next((path for path in candidates if path.is_file()), None)
+    found = config_file(algo, [Path("zoo_configs")])
     if found is None:
         return None
-    theirs = Path(zoo_utils.__file__).parent / "hyperparams" / file
+    theirs = Path(zoo_utils.__file__).parent / "hyperparams" / f"{algo}.yml"
     if theirs.is_file() and env_id in entries(theirs) and env_id not in entries(found):
         return None
     return str(found)
-
-
-def entries(file: Path) -> dict[str, Any]:
-    """
-    :param file: a config
-    :return: its settings for each environment
-    """
-    return yaml.safe_load(file.read_text()) or {}
 
 
 def find_source(source: str, log_folder: str, folders: Sequence[Path] = ()) -> str:

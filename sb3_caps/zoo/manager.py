@@ -9,17 +9,16 @@ from typing import Any
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_caps import PiecewiseLinear
 from sb3_caps.common.callbacks import HyperparameterLog, OptionMonitor
 from sb3_caps.common.extras import require
+from sb3_caps.common.settings import SCHEDULES, entries, make_schedules
 from sb3_caps.zoo.algorithms import ALGORITHMS
-from sb3_caps.zoo.configs import entries, find_config, find_source, imported, make_source
+from sb3_caps.zoo.configs import find_config, find_source, imported, make_source
 
 zoo_utils = require("rl_zoo3.utils", "zoo")
 exp_manager = require("rl_zoo3.exp_manager", "zoo")
 
 DATABASE_ATTEMPTS = 10
-SCHEDULES = ("learning_rate", "exploration_schedule", "target_termination", "greedy_temperature", "exploration_bonus")
 
 
 class PolicyReuseManager(exp_manager.ExperimentManager):  # type: ignore[name-defined]
@@ -49,7 +48,7 @@ class PolicyReuseManager(exp_manager.ExperimentManager):  # type: ignore[name-de
     ) -> None:
         super().__init__(args, algo, env_id, *others, config=config or find_config(algo, env_id), **kwargs)
         self.variant = variant
-        self.exploration_schedule: PiecewiseLinear | None = None
+        self.exploration_schedule: Any = None
         self.source_folders = [Path(self.config).parent] if Path(self.config).is_file() else []
 
     def read_hyperparameters(self) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -75,11 +74,14 @@ class PolicyReuseManager(exp_manager.ExperimentManager):  # type: ignore[name-de
         return hyperparams, saved_hyperparams
 
     def _read_variant(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        is_yaml = Path(self.config).suffix in (".yml", ".yaml")
+        # rl_zoo3 reads the file itself, but says nothing of use when it is damaged
+        found = entries(Path(self.config)) if is_yaml else {}
         if self.variant is None:
             return super().read_hyperparameters()
         env_name = self.env_name
         entry = f"{env_name.gym_id}@{self.variant}"
-        if entry not in entries(Path(self.config)):
+        if entry not in found:
             raise ValueError(f"There is no variant '{self.variant}' for {env_name.gym_id} in {self.config}.")
         # The entry is looked up by this name
         self.env_name = exp_manager.EnvironmentName(entry)
@@ -97,14 +99,12 @@ class PolicyReuseManager(exp_manager.ExperimentManager):  # type: ignore[name-de
         return entry
 
     def _preprocess_schedules(self, hyperparams: dict[str, Any]) -> dict[str, Any]:
-        points = {key: hyperparams.pop(key) for key in SCHEDULES if isinstance(hyperparams.get(key), (list, tuple))}
+        given = {
+            key: hyperparams.pop(key) for key in SCHEDULES if isinstance(hyperparams.get(key), (list, tuple, dict))
+        }
         hyperparams = super()._preprocess_schedules(hyperparams)
         n_timesteps = self.n_timesteps if self.n_timesteps > 0 else int(hyperparams["n_timesteps"])
-        for key, pairs in points.items():
-            # YAML reads 1e-4 as text
-            schedule = PiecewiseLinear([(float(step), float(value)) for step, value in pairs])
-            hyperparams[key] = schedule.over(n_timesteps)
-        return hyperparams
+        return hyperparams | make_schedules(given, n_timesteps)
 
     def _preprocess_action_noise(
         self, hyperparams: dict[str, Any], saved_hyperparams: dict[str, Any], env: VecEnv

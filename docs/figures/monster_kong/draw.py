@@ -1,7 +1,7 @@
 """
 Draw the figures of docs/monster_kong.md: ``python docs/figures/monster_kong/draw.py``.
 
-Needs the extras `games` and `experiments` (Pillow and matplotlib).
+Needs the extras `games` and `studies` (Pillow and matplotlib).
 """
 
 from pathlib import Path
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from sb3_caps.cli import main as sb3_caps
+from sb3_caps.commands import main as sb3_caps
 from sb3_caps.envs.monster_kong import TARGETS
 from sb3_caps.envs.monster_kong.drawing import LUMA, draw_level, painter, paste
 from sb3_caps.envs.monster_kong.env import MonsterKongEnv

@@ -12,44 +12,26 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
 from sb3_caps.caps import CAPS
-from sb3_caps.common.sources import as_source
-from sb3_caps.envs.grid import PAPER_TASKS, GridEnv, GridMap, optimal_policy, plan
+from sb3_caps.common.settings import algorithm_arguments, settings
+from sb3_caps.envs.grid import PAPER_TASKS, GridEnv, GridMap, plan
 from sb3_caps.envs.grid.planner import evaluator
-from sb3_caps.experiments import grid_figures
+from sb3_caps.studies.grid.drawing import draw_options, draw_termination
+from sb3_caps.studies.grid_networks.study import SOURCES, TASKS, grid_sources
+from sb3_caps.studies.shared.arguments import check_at_least
+from sb3_caps.studies.shared.options import option_table
+from sb3_caps.studies.shared.plots import INK, METHOD_COLOURS, new_figure, save, tidy
 
-GAMMA = 0.95
-N_ENVS = 8
+ENTRIES = {name: settings(name.lower(), "sb3_caps/Grid-v0@demo") for name in ("DQN", "CAPS")}
+GAMMA, N_ENVS, STEPS = (ENTRIES["DQN"][key] for key in ("gamma", "n_envs", "n_timesteps"))
 N_POINTS = 12
-SOURCES = ("G1", "G2", "G3", "G4")
-# The same for both
-TRAINING: dict[str, Any] = {
-    "learning_rate": 1e-3,
-    "buffer_size": 50_000,
-    "learning_starts": 1000,
-    "batch_size": 64,
-    "gamma": GAMMA,
-    "train_freq": 1,
-    "gradient_steps": 2,
-    "tau": 0.02,
-    "target_update_interval": N_ENVS,
-    "exploration_fraction": 0.5,
-}
-# What is CAPS's own. An action that leads away costs about 10% of a value of 0.4, so an option that is within half of
-# that of the best one goes on; β learns fast because the run is short.
-CAPS_ARGUMENTS: dict[str, Any] = {
-    "sequence_length": 8,
-    "execution": "interrupting",
-    "termination_learning_rate": 0.5,
-    "termination_regularization": 0.02,
-}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """
     :param parser: where to add the arguments of this command
     """
-    parser.add_argument("--task", choices=["Target", "TargetPrime", "Changed"], default="TargetPrime")
-    parser.add_argument("--steps", type=int, default=24_000, help="environment steps of each algorithm")
+    parser.add_argument("--task", choices=TASKS, default="TargetPrime")
+    parser.add_argument("--steps", type=int, default=STEPS, help="environment steps of each algorithm")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, default=Path("demo"), help="folder for pictures and TensorBoard logs")
 
@@ -91,26 +73,26 @@ def run(args: argparse.Namespace) -> int:
     :param args: what ``add_arguments`` parsed
     :return: the exit code
     """
-    if args.steps < N_POINTS * N_ENVS:
-        raise ValueError(f"--steps must be at least {N_POINTS * N_ENVS}, not {args.steps}")
+    check_at_least(N_POINTS * N_ENVS, steps=args.steps)
     # Networks this small are slower on two threads than on one
     th.set_num_threads(1)
     map_name, goal = PAPER_TASKS[args.task]
     print(f"Planning: the optimum of task {goal} on map {map_name}, and policies for {', '.join(SOURCES)} ...")
     task = evaluator(map_name, goal, GAMMA)
     optimum = plan(map_name, goal, GAMMA).value
-    sources = [as_source(optimal_policy("rooms", source, GAMMA), name=source) for source in SOURCES]
+    sources = grid_sources()
 
     curves: dict[str, LearningCurve] = {}
     models: dict[str, OffPolicyAlgorithm] = {}
-    for name in ("DQN", "CAPS"):
+    for name, entry in ENTRIES.items():
         print(f"\n{name}: {args.steps:,} steps")
         env = make_vec_env(GridEnv, N_ENVS, seed=args.seed, env_kwargs={"map": map_name, "goal": goal})
-        training = {**TRAINING, "seed": args.seed, "tensorboard_log": str(args.output / "tensorboard")}
+        training = {**algorithm_arguments(entry, args.steps), "seed": args.seed}
+        training["tensorboard_log"] = str(args.output / "tensorboard")
         if name == "DQN":
             models[name] = DQN("MlpPolicy", env, **training)
         else:
-            models[name] = CAPS("MlpPolicy", env, source_policies=sources, **training, **CAPS_ARGUMENTS)
+            models[name] = CAPS("MlpPolicy", env, source_policies=sources, **training)
         curves[name] = LearningCurve(task, args.steps)
         models[name].learn(args.steps, callback=curves[name], progress_bar=True, tb_log_name=name)
 
@@ -138,37 +120,34 @@ def _print_table(curves: dict[str, LearningCurve], optimum: float) -> None:
 
 
 def _draw_curves(curves: dict[str, LearningCurve], optimum: float, goal: str, path: Path) -> Path:
-    figure, axes = grid_figures.new_figure(6.4, 4.0)
+    figure, axes = new_figure(6.4, 4.0)
     ax = axes[0, 0]
-    for (name, curve), colour in zip(curves.items(), ("#8a8f98", "#c0392b"), strict=True):
-        ax.plot(curve.steps, curve.values, label=name, color=colour, linewidth=2, marker="o", markersize=4)
-    ax.axhline(optimum, color="#2c3e50", linestyle="--", linewidth=1, label="exact optimum")
+    for name, curve in curves.items():
+        ax.plot(
+            curve.steps, curve.values, label=name, color=METHOD_COLOURS[name], linewidth=2, marker="o", markersize=4
+        )
+    ax.axhline(optimum, color=INK, linestyle="--", linewidth=1, label="exact optimum")
     ax.set(xlabel="environment steps", ylabel="discounted return of the greedy policy", ylim=(0, None))
     ax.set_title(f"Learning task {goal}, with four source policies (CAPS) and without (DQN)", fontsize=10)
     ax.legend(frameon=False, loc="lower right")
-    ax.spines[["top", "right"]].set_visible(False)
-    return grid_figures.save(figure, path)
+    tidy(ax)
+    return save(figure, path)
 
 
 def _draw_maps(model: CAPS, grid_map: GridMap, goal: int, goal_name: str, folder: Path) -> list[Path]:
     """The option that the model chooses in each cell, and where it would end each source."""
-    cells = np.arange(grid_map.n_cells)
-    n_sources = model.options.n_sources
-    with th.no_grad():
-        hidden = model.policy.hidden(model.policy.obs_to_tensor(cells)[0])
-        options = model.policy.values(hidden).argmax(dim=1).cpu().numpy()
-        beta = model.policy.terminations(hidden).cpu().numpy()
-    actions, _ = model.options.actions(cells, model.options.initial_states(), np.zeros(len(cells), dtype=bool))
+    values, beta, actions = option_table(model, np.arange(grid_map.n_cells))
+    options, n_sources = values.argmax(axis=1), model.options.n_sources
 
-    figure, axes = grid_figures.new_figure(7.0, 6.6)
+    figure, axes = new_figure(7.0, 6.6)
     title = f"The option that CAPS chooses in each cell, to reach {goal_name}"
-    chosen = actions[cells, options]
-    grid_figures.draw_options(axes[0, 0], grid_map, options, chosen, model.options.names, n_sources, goal, title)
-    files = [grid_figures.save(figure, folder / "options.png")]
+    chosen = actions[np.arange(len(actions)), options]
+    draw_options(axes[0, 0], grid_map, options, chosen, model.options.names, n_sources, goal, title)
+    files = [save(figure, folder / "options.png")]
 
-    figure, axes = grid_figures.new_figure(11.0, 10.0, columns=2, rows=2)
+    figure, axes = new_figure(11.0, 10.0, columns=2, rows=2)
     for i, ax in enumerate(axes.flat[:n_sources]):
         title = f"Source {model.options.names[i]}: probability β to end"
-        image = grid_figures.draw_termination(ax, grid_map, beta[:, i], actions[:, i], goal, title)
+        image = draw_termination(ax, grid_map, beta[:, i], actions[:, i], goal, title)
     figure.colorbar(image, ax=axes, shrink=0.6, label="β")
-    return [*files, grid_figures.save(figure, folder / "terminations.png")]
+    return [*files, save(figure, folder / "terminations.png")]

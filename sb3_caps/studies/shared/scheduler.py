@@ -1,147 +1,140 @@
-"""Runs of a study: what is missing is run, in parallel processes or on a cluster, and every run leaves its record."""
+"""Runs what is missing of a study, in parallel processes or on a cluster, with one bar for all."""
 
-import json
 import multiprocessing
 import os
+import shlex
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from sb3_caps.common.extras import require
-from sb3_caps.common.save_util import written_whole
+from sb3_caps.studies.shared.runs import Run, set_aside, write_json, write_text
 
 Backend: TypeAlias = Literal["loky", "dask", "ray"]
+Execute: TypeAlias = Callable[[Run], dict[str, Any] | None]
 # The packages whose versions matter to a result
 RECORDED = ("sb3-caps", "stable-baselines3", "torch", "numpy", "gymnasium")
 
 
-@dataclass(frozen=True)
-class Run:
-    """
-    One run of a study: a folder, and everything that determines what happens in it.
-
-    :param folder: where its config, curve and model go
-    :param config: all that tells it apart from the others, as plain values
-    :param steps: how long it takes, for the progress display
-    """
-
-    folder: Path
-    config: dict[str, Any]
-    steps: int
-
-    @property
-    def curve(self) -> Path:
-        """The learning curve so far."""
-        return self.folder / "curve.csv"
-
-    @property
-    def finished(self) -> bool:
-        """Whether the run is complete. A finished run is never repeated."""
-        return (self.folder / "finished.json").is_file()
-
-    def finish(self, result: dict[str, Any]) -> None:
-        """
-        Mark the run as complete, once everything else has been written.
-
-        :param result: what to remember of it
-        """
-        write_json(self.folder / "finished.json", result)
-
-    def steps_done(self) -> int:
-        """How far the run has come, by its curve."""
-        if self.finished:
-            return self.steps
-        try:
-            return min(int(float(self.curve.read_text().splitlines()[-1].split(",")[0])), self.steps)
-        except (OSError, ValueError, IndexError):
-            return 0
-
-
-def write_json(file: Path, content: Any) -> None:
-    """
-    :param file: where to, whole or not at all
-    :param content: plain values
-    """
-    with written_whole(file) as opened:
-        opened.write((json.dumps(content, indent=2) + "\n").encode())
-
-
 def run_missing(
     runs: Sequence[Run],
-    execute: Callable[[Run], dict[str, Any]],
+    execute: Execute,
     jobs: int = 2,
     backend: Backend = "loky",
     address: str | None = None,
     command: Sequence[str] = (),
+    unit: str = "step",
 ) -> list[str]:
     """
-    Execute the runs that are not finished yet.
+    Execute the runs that are not finished yet, and those whose results are damaged.
 
     :param runs: all runs of the study
-    :param execute: what a run does, a function of a module; returns what to remember of it
+    :param execute: what a run does, a function of a module; returns what to remember of it, or None if it has written
+        the run's result itself
     :param jobs: how many at a time
     :param backend: joblib's backend: ``"loky"`` (processes on this machine), ``"dask"`` or ``"ray"``
     :param address: of a running cluster, for Dask or Ray; None starts one on this machine. Its machines need
         the folder of the results under the same path
     :param command: the command that asked for these runs, kept beside each
+    :param unit: what ``Run.steps`` counts
     :return: the errors of runs that failed
     """
-    joblib = require("joblib", "experiments")
+    joblib = require("joblib", "studies")
+    for run in runs:
+        discard_damaged(run)
     missing = [run for run in runs if not run.finished]
+    if not missing:
+        return []
     for run in missing:
         _write_record(run, command)
     errors: list[str] = []
-    with _progress(runs), _cluster(joblib, backend, jobs, address):
+    with _progress(runs, unit), _cluster(joblib, backend, jobs, address):
         # Ray's backend hands over nothing before all is there
         return_as = "list" if backend == "ray" else "generator_unordered"
         parallel = joblib.Parallel(n_jobs=jobs, return_as=return_as, batch_size=1)
-        for error in parallel(joblib.delayed(_guarded)(execute, run) for run in missing):
+        for error in parallel(joblib.delayed(_guarded)(execute, run, os.getpid()) for run in missing):
             if error is not None:
                 errors.append(error)
                 print(f"\n{error}", file=sys.stderr)
     return errors
 
 
+def this_command() -> list[str]:
+    """:return: the command that the user called, for the record of each run"""
+    return ["sb3-caps", *map(shlex.quote, sys.argv[1:])]
+
+
+def discard_damaged(run: Run) -> None:
+    """
+    Set aside the files of a finished run that cannot be read; the run is then not finished any more.
+
+    :param run: any run
+    """
+    if not run.finished:
+        return
+    for file, error in run.damaged().items():
+        kept = set_aside(file)
+        (run.folder / run.result).unlink(missing_ok=True)
+        print(f"{file} is damaged ({error}): kept as {kept.name}, the run is done again.", file=sys.stderr)
+
+
+def finished_runs(runs: Sequence[Run], folder: Path) -> list[Run]:
+    """
+    What there is to draw.
+
+    :param runs: all runs of a study
+    :param folder: of the study
+    :return: those that are finished; an error if none is, or if one is damaged
+    """
+    finished = [run for run in runs if run.finished]
+    if not finished:
+        raise FileNotFoundError(f"There is no finished run of these in {folder}: leave --draw out to run them.")
+    for run in finished:
+        for file in run.damaged():
+            raise ValueError(f"{file} is damaged: leave --draw out, then its run is done again.")
+    return finished
+
+
 def _write_record(run: Run, command: Sequence[str]) -> None:
     """Before anything happens: what this run is, with which versions, and how to ask for it again."""
     versions = {name: metadata.version(name) for name in RECORDED}
     write_json(run.folder / "config.json", {**run.config, "versions": versions})
-    with written_whole(run.folder / "command.txt") as file:
-        file.write((" ".join(command) + "\n").encode())
+    write_text(run.folder / "command.txt", " ".join(command) + "\n")
 
 
 @cache
-def _leave_with_the_study() -> None:
+def _leave_with(study: int) -> None:
     """A process whose study was killed must not go on beside the study that resumes the run."""
     if not multiprocessing.current_process().name.startswith("Loky"):
         return
-    study = os.getppid()
 
     def watch() -> None:
         while os.getppid() == study:
-            time.sleep(0.5)
+            time.sleep(0.2)
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _guarded(execute: Callable[[Run], dict[str, Any]], run: Run) -> str | None:
+def _guarded(execute: Execute, run: Run, study: int) -> str | None:
     """One run that fails must not stop the others."""
-    _leave_with_the_study()
-    # Runs are many and networks small: one thread for each, whatever torch would take
-    require("torch", "experiments").set_num_threads(1)
+    _leave_with(study)
+    if "torch" in sys.modules:
+        # Runs are many and networks small: one thread for each, whatever torch would take
+        sys.modules["torch"].set_num_threads(1)
     try:
-        run.finish(execute(run))
+        remember = execute(run)
+        if remember is not None:
+            write_json(run.folder / run.result, remember)
     except Exception as error:
-        (run.folder / "error.txt").write_text(traceback.format_exc())
+        write_text(run.folder / "error.txt", traceback.format_exc())
         return f"{run.folder} failed, see error.txt there: {type(error).__name__}: {error}"
     (run.folder / "error.txt").unlink(missing_ok=True)
     return None
@@ -178,9 +171,9 @@ def _cluster(joblib: Any, backend: Backend, jobs: int, address: str | None) -> I
 
 
 @contextmanager
-def _progress(runs: Sequence[Run]) -> Iterator[None]:
+def _progress(runs: Sequence[Run], unit: str) -> Iterator[None]:
     """One bar for all runs, wherever they run: it reads the curves that they write."""
-    tqdm = require("tqdm", "experiments").tqdm
+    tqdm = require("tqdm", "studies").tqdm
     stop = threading.Event()
 
     def show() -> None:
@@ -191,7 +184,7 @@ def _progress(runs: Sequence[Run]) -> Iterator[None]:
             bar.set_postfix_str(f"{sum(run.finished for run in runs)}/{len(runs)} runs", refresh=False)
             bar.update(sum(done) - bar.n)
 
-    with tqdm(total=sum(run.steps for run in runs), unit="step", unit_scale=True, smoothing=0.05) as bar:
+    with tqdm(total=sum(run.steps for run in runs), unit=unit, unit_scale=True, smoothing=0.05) as bar:
         thread = threading.Thread(target=show, daemon=True)
         thread.start()
         try:

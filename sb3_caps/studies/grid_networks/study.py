@@ -1,8 +1,6 @@
 """Grid navigation with small networks: CAPS with the paper's arguments and with the recommended ones, and SB3's DQN."""
 
 import argparse
-import shlex
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,28 +8,30 @@ import numpy as np
 from stable_baselines3 import DQN
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
-from stable_baselines3.common.utils import LinearSchedule
 
 from sb3_caps.caps import CAPS
-from sb3_caps.common.sources import as_source
+from sb3_caps.common.save_util import atomic_write
+from sb3_caps.common.settings import algorithm_arguments, settings
+from sb3_caps.common.sources import SourcePolicy, as_source
 from sb3_caps.envs.grid import PAPER_TASKS, GridEnv, optimal_policy, plan
 from sb3_caps.envs.grid.planner import evaluator
-from sb3_caps.experiments.checkpoints import Checkpoints, EpochCallback
-from sb3_caps.experiments.demo import GAMMA, N_ENVS, SOURCES, TRAINING
-from sb3_caps.experiments.runner import Run, run_missing
+from sb3_caps.studies.shared.arguments import check_at_least
+from sb3_caps.studies.shared.checkpoints import Checkpoints, EpochCallback
+from sb3_caps.studies.shared.lock import locked
+from sb3_caps.studies.shared.runs import Run
+from sb3_caps.studies.shared.scheduler import run_missing, this_command
 
 TASKS = ("Target", "TargetPrime", "Changed")
+SOURCES = ("G1", "G2", "G3", "G4")
 LABELS = {"caps": "CAPS, recommended", "caps-paper": "CAPS, paper", "dqn": "DQN"}
-N_EVALUATIONS = 15
-# What is CAPS's own, found on the tasks of the sources with seeds from 100. A source that leads away from the goal is
-# as good as any while values are noise: the temperature keeps it from being followed all the time.
-RECOMMENDED: dict[str, Any] = {
-    "sequence_length": 8,
-    "execution": "interrupting",
-    "option_weights": 1 / 3,
-    "greedy_temperature": LinearSchedule(0.02, 0.001, 0.5),
-    "exploration_bonus": LinearSchedule(0.05, 0.0, 0.5),
+# What each learns with, in ``zoo_configs``
+ENTRIES = {
+    "caps": settings("caps", "sb3_caps/Grid-v0@networks"),
+    "caps-paper": settings("caps", "sb3_caps/Grid-v0@networks_paper"),
+    "dqn": settings("dqn", "sb3_caps/Grid-v0@networks"),
 }
+GAMMA, N_ENVS, STEPS = (ENTRIES["dqn"][key] for key in ("gamma", "n_envs", "n_timesteps"))
+N_EVALUATIONS = 15
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--task", nargs="+", choices=TASKS, default=list(TASKS), help="g, g′, and g on the changed map")
     parser.add_argument("--method", nargs="+", choices=LABELS, default=list(LABELS))
     parser.add_argument("--seeds", nargs="+", type=int, default=list(range(5)))
-    parser.add_argument("--steps", type=int, default=30_000, help="environment steps of each run")
+    parser.add_argument("--steps", type=int, default=STEPS, help="environment steps of each run")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
     parser.add_argument("--results", type=Path, default=Path("results/grid_networks"))
 
@@ -53,8 +53,8 @@ def run(args: argparse.Namespace) -> int:
     :param args: what ``add_arguments`` asked for
     :return: the exit code
     """
-    if args.steps < N_EVALUATIONS * N_ENVS:
-        raise ValueError(f"--steps must be at least {N_EVALUATIONS * N_ENVS}, not {args.steps}")
+    check_at_least(N_EVALUATIONS * N_ENVS, steps=args.steps)
+    check_at_least(1, jobs=args.jobs)
     runs = [
         Run(
             args.results / task / f"{args.steps}_steps" / method / f"seed_{seed}",
@@ -65,14 +65,14 @@ def run(args: argparse.Namespace) -> int:
         for method in args.method
         for seed in args.seeds
     ]
-    for map_name, goal in (PAPER_TASKS[task] for task in (*args.task, *SOURCES)):
-        plan(map_name, goal, GAMMA)  # once, for all processes
-    command = ["sb3-caps", *map(shlex.quote, sys.argv[1:])]
-    errors = run_missing(runs, execute, args.jobs, command=command)
+    with locked(args.results):
+        for map_name, goal in (PAPER_TASKS[task] for task in (*args.task, *SOURCES)):
+            plan(map_name, goal, GAMMA)  # once, for all processes
+        errors = run_missing(runs, execute, args.jobs, command=this_command())
 
     # Matplotlib is slow to import, and workers do without it
-    from sb3_caps.experiments.grid_figures import save
-    from sb3_caps.experiments.monster_kong_figures import columns_of, draw_curves, steps_table
+    from sb3_caps.studies.shared.plots import draw_curves, save
+    from sb3_caps.studies.shared.tables import columns_of, steps_table
 
     for task in args.task:
         finished = {
@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
             title = f"Task {goal} on map {map_name}"
             figure = draw_curves(curves, LABELS, plan(map_name, goal, GAMMA).value, title)
             print(save(figure, args.results / "figures" / f"{task}.png"))
-            print("", f"{title}:", *steps_table(curves, LABELS), "", sep="\n")
+            print("", f"{title}:", steps_table(curves, LABELS), "", sep="\n")
     return 1 if errors else 0
 
 
@@ -98,11 +98,15 @@ def build(config: dict[str, Any]) -> OffPolicyAlgorithm:
     """
     map_name, goal = PAPER_TASKS[config["task"]]
     env = make_vec_env(GridEnv, N_ENVS, seed=config["seed"], env_kwargs={"map": map_name, "goal": goal})
+    arguments = algorithm_arguments(ENTRIES[config["method"]], config["steps"])
     if config["method"] == "dqn":
-        return DQN("MlpPolicy", env, seed=config["seed"], **TRAINING)
-    sources = [as_source(optimal_policy("rooms", source, GAMMA), name=source) for source in SOURCES]
-    own = RECOMMENDED if config["method"] == "caps" else {}
-    return CAPS("MlpPolicy", env, seed=config["seed"], source_policies=sources, **TRAINING, **own)
+        return DQN("MlpPolicy", env, seed=config["seed"], **arguments)
+    return CAPS("MlpPolicy", env, seed=config["seed"], source_policies=grid_sources(), **arguments)
+
+
+def grid_sources() -> list[SourcePolicy]:
+    """:return: the planner's policies for the source tasks"""
+    return [as_source(optimal_policy("rooms", source, GAMMA), name=source) for source in SOURCES]
 
 
 def execute(run: Run) -> dict[str, Any]:
@@ -128,5 +132,6 @@ def execute(run: Run) -> dict[str, Any]:
     model = build(run.config)
     model.learn(run.steps, callback, log_interval=10**9)
     callback.maybe_evaluate()
-    model.save(run.folder / "model.zip")
+    with atomic_write(run.folder / "model.zip") as file:
+        model.save(file)
     return {"seconds": callback.rows[-1]["seconds"]}

@@ -1,15 +1,16 @@
 """``sb3-caps reproduce <study>``: the studies of the paper."""
 
 import argparse
-import importlib
+
+from sb3_caps.commands import run_module
 
 # name: (module with `add_arguments(parser)` and `run(args)`, one line of help)
 STUDIES = {
-    "grid": ("sb3_caps.experiments.grid_study", "the tabular methods on grid navigation: Figures 1 to 7"),
-    "grid-networks": ("sb3_caps.experiments.grid_networks", "CAPS and DQN on grid navigation, with small networks"),
-    "monster-kong": ("sb3_caps.experiments.monster_kong_study", "the deep methods on Monster Kong: Figures 8 to 11"),
+    "grid": ("sb3_caps.studies.grid.study", "the tabular methods on grid navigation: Figures 1 to 7"),
+    "grid-networks": ("sb3_caps.studies.grid_networks.study", "CAPS and DQN on grid navigation, with small networks"),
+    "monster-kong": ("sb3_caps.studies.monster_kong.study", "the deep methods on Monster Kong: Figures 8 to 11"),
     "monster-kong-analysis": (
-        "sb3_caps.experiments.monster_kong_analysis",
+        "sb3_caps.studies.monster_kong.analysis",
         "what the study's settings rest on: exact option values under noise, and what random options see",
     ),
 }
@@ -29,8 +30,4 @@ def run(args: argparse.Namespace) -> int:
     :param args: what :func:`add_arguments` asked for
     :return: the exit code
     """
-    module_name, help_line = STUDIES[args.study]
-    module = importlib.import_module(module_name)
-    parser = argparse.ArgumentParser(prog=f"sb3-caps reproduce {args.study}", description=help_line)
-    module.add_arguments(parser)
-    return int(module.run(parser.parse_args(args.arguments)) or 0)
+    return run_module(f"sb3-caps reproduce {args.study}", *STUDIES[args.study], args.arguments)

@@ -4,8 +4,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sb3_caps.experiments.grid_batches import BATCHES, RECOMMENDED, SOURCE_TASKS, optimum, task
-from sb3_caps.experiments.grid_metrics import Interval, Study, optimal_actions, source_agreement
+from sb3_caps.studies.grid.batches import BATCHES, RECOMMENDED, SOURCE_TASKS, optimum, task
+from sb3_caps.studies.grid.metrics import Study, optimal_actions, source_agreement
+from sb3_caps.studies.shared.statistics import Interval
 
 N_SOURCES = len(SOURCE_TASKS)
 NEAR = 3

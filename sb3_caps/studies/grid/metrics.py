@@ -1,55 +1,17 @@
 """Numbers of the grid study: learning curves, tables and what was learned compared with the planner's solution."""
 
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from sb3_caps.envs.grid.planner import evaluator
-from sb3_caps.experiments.grid_batches import BATCHES, SOURCE_TASKS, optimum, task
-from sb3_caps.experiments.grid_runs import Results
+from sb3_caps.studies.grid.batches import BATCHES, SOURCE_TASKS, optimum, task
+from sb3_caps.studies.grid.results import Results
+from sb3_caps.studies.shared.statistics import Interval, first_reached, median_reached, running_mean
 
 WINDOW = 100
 # An action is optimal when its value is within 1% of the best one: with ties all over a corridor, less is noise.
 TOLERANCE = 0.01
-# Quantiles of Student's t for 95% intervals with 1, 2, … degrees of freedom; beyond, the normal distribution's.
-T_QUANTILES = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12, 2.11)
-
-
-@dataclass(frozen=True)
-class Interval:
-    """
-    A mean over runs with its 95% interval.
-
-    :param mean: the mean
-    :param half_width: half the width of the interval
-    """
-
-    mean: float
-    half_width: float
-
-    @classmethod
-    def of(cls, samples: np.ndarray) -> "Interval":
-        """
-        :param samples: one number for each run
-        :return: their mean with the interval of Student's t
-        """
-        return cls(float(np.mean(samples)), float(half_width(np.asarray(samples))))
-
-    def __str__(self) -> str:
-        return f"{self.mean:.3f} ± {self.half_width:.3f}"
-
-
-def half_width(samples: np.ndarray) -> np.ndarray:
-    """
-    :param samples: of shape (runs, ...)
-    :return: half the width of the 95% interval of the mean over runs
-    """
-    n_runs = len(samples)
-    if n_runs < 2:
-        return np.zeros(samples.shape[1:])
-    quantile = T_QUANTILES[n_runs - 2] if n_runs - 2 < len(T_QUANTILES) else 1.96
-    return quantile * samples.std(axis=0, ddof=1) / np.sqrt(n_runs)
 
 
 def episodes_to(returns: np.ndarray, level: float) -> np.ndarray:
@@ -59,20 +21,9 @@ def episodes_to(returns: np.ndarray, level: float) -> np.ndarray:
     :return: for each run, after how many episodes the mean of the last ``WINDOW`` was first at that level; infinite if
         it never was
     """
-    means = moving_average(returns)
-    above = means >= level
-    return np.where(above.any(axis=1), above.argmax(axis=1) + float(returns.shape[1] - means.shape[1] + 1), np.inf)
-
-
-def moving_average(returns: np.ndarray) -> np.ndarray:
-    """
-    :param returns: the return of each episode, of shape (runs, episodes)
-    :return: the mean of the last ``WINDOW`` episodes, from the first one on that has so many (with fewer episodes than
-        that, of all)
-    """
-    window = min(WINDOW, returns.shape[1])
-    sums = np.pad(returns.cumsum(axis=1, dtype=float), ((0, 0), (1, 0)))
-    return (sums[:, window:] - sums[:, :-window]) / window
+    means = running_mean(returns, WINDOW)
+    episodes = np.arange(returns.shape[1] - means.shape[1], returns.shape[1]) + 1
+    return first_reached(episodes, means, level)
 
 
 class Study:
@@ -90,8 +41,8 @@ class Study:
     def _rows(self) -> dict[tuple[str, str], tuple[str, list[int]]]:
         rows: dict[tuple[str, str], tuple[str, list[int]]] = {}
         for batch in BATCHES:
-            for row, run in enumerate(BATCHES[batch].runs(self.results.n_runs)):
-                key = (batch, run.task) if run.variant == "source" else (run.variant, run.task)
+            for row, trial in enumerate(BATCHES[batch].trials(self.results.n_runs)):
+                key = (batch, trial.task) if trial.variant == "source" else (trial.variant, trial.task)
                 rows.setdefault(key, (batch, []))[1].append(row)
         return rows
 
@@ -123,7 +74,7 @@ class Study:
         :param task_name: the task
         :return: the mean return of the last ``WINDOW`` episodes, of shape (runs, episodes)
         """
-        return moving_average(self.array(variant, task_name, "returns"))
+        return running_mean(self.array(variant, task_name, "returns"), WINDOW)
 
     def area(self, variant: str, task_name: str) -> np.ndarray:
         """
@@ -159,11 +110,9 @@ class Study:
         :return: its row of a table: name, episodes until 90% of the optimum, area under the curve, final greedy value
         """
         reached = episodes_to(self.array(variant, task_name, "returns"), 0.9 * optimum(task_name).value)
-        typical = float(np.median(reached))
-        count = f"{int(np.isfinite(reached).sum())}/{len(reached)}"
         return [
             variant,
-            f"{typical:.0f} ({count})" if np.isfinite(typical) else f"– ({count})",
+            median_reached(reached),
             str(Interval.of(self.area(variant, task_name))),
             str(Interval.of(self.final(variant, task_name))),
         ]

@@ -5,29 +5,14 @@ from pathlib import Path
 import numpy as np
 
 from sb3_caps.common.colours import SOURCE_COLOURS
-from sb3_caps.experiments.grid_batches import RECOMMENDED, SOURCE_TASKS, optimum, task
-from sb3_caps.experiments.grid_claims import non_optimal_terminations, termination
-from sb3_caps.experiments.grid_figures import (
-    INK,
-    draw_goals,
-    draw_map,
-    draw_options,
-    draw_termination,
-    new_figure,
-    save,
-)
-from sb3_caps.experiments.grid_metrics import Study, half_width
+from sb3_caps.studies.grid.batches import RECOMMENDED, SOURCE_TASKS, optimum, task
+from sb3_caps.studies.grid.claims import non_optimal_terminations, termination
+from sb3_caps.studies.grid.drawing import draw_goals, draw_map, draw_options, draw_termination
+from sb3_caps.studies.grid.metrics import Study
+from sb3_caps.studies.shared.plots import INK, METHOD_COLOURS, draw_mean, new_figure, save, tidy
+from sb3_caps.studies.shared.statistics import half_width
 
-CURVE_COLOURS = {
-    "CAPS": "#d62839",
-    "CAPS, β = 0.5": "#f2a65a",
-    RECOMMENDED: "#7a1020",
-    "Q-learning": "#4a4e69",
-    "Q-learning, ε of CAPS": "#8d99ae",
-    "PRQL": "#0072b2",
-    "OPS-TL": "#009e73",
-    "Option-Critic": "#9c6ade",
-}
+DRAWN = ("CAPS", "CAPS, β = 0.5", RECOMMENDED, "Q-learning", "Q-learning, ε of CAPS", "PRQL", "OPS-TL", "Option-Critic")
 DASHED = ("CAPS, β = 0.5", RECOMMENDED, "Q-learning, ε of CAPS")
 CURVE_FIGURES = {"g": 2, "g'": 5, "changed": 7}
 OPTION_NAMES = [*SOURCE_TASKS, "up", "down", "left", "right"]
@@ -76,22 +61,19 @@ def learning_curves(study: Study, name: str, path: Path) -> Path:
     """Figures 2, 5 and 7: the mean return of all episodes so far, and of the last ones."""
     figure, axes = new_figure(12.5, 4.8, columns=2)
     for ax, average in zip(axes[0], ("from the start, as in the paper", "over the last 100 episodes"), strict=True):
-        for variant in CURVE_COLOURS:
+        for variant in DRAWN:
             if average.startswith("from"):
                 curves = study.average_from_start(variant, name)
             else:
                 curves = study.moving_average(variant, name)
             episodes = np.arange(study.results.episodes - curves.shape[1], study.results.episodes) + 1
-            mean, spread = curves.mean(axis=0), half_width(curves)
-            colour, style = CURVE_COLOURS[variant], "--" if variant in DASHED else "-"
-            ax.plot(episodes, mean, color=colour, linestyle=style, linewidth=1.9, label=variant)
-            ax.fill_between(episodes, mean - spread, mean + spread, color=colour, alpha=0.14, linewidth=0)
+            style = "--" if variant in DASHED else "-"
+            draw_mean(ax, episodes, curves, METHOD_COLOURS[variant], variant, style)
         ax.axhline(optimum(name).value, color=INK, linewidth=1.2, linestyle=":", label="optimum")
         ax.set(xlabel="episode", ylabel="discounted return", ylim=(0, 1.08 * optimum(name).value))
         ax.set_title(f"averaged {average}", fontsize=10, color=INK)
         ax.set_xlim(0, study.results.episodes)
-        ax.spines[["top", "right"]].set_visible(False)
-        ax.grid(alpha=0.2)
+        tidy(ax)
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False, fontsize=9)
     where = "the changed map" if name == "changed" else f"task {name}"
@@ -130,12 +112,11 @@ def theorem_2(study: Study, path: Path) -> Path:
         episodes, wrong, right = non_optimal_terminations(study, "g", variant=variant)
         for curves, label, style in ((wrong, "not optimal", "-"), (right, "optimal", ":")):
             mean, spread = curves.mean(axis=1), half_width(curves.T)
-            line = {"color": CURVE_COLOURS[variant], "linestyle": style, "marker": "o", "markersize": 4, "capsize": 2}
+            line = {"color": METHOD_COLOURS[variant], "linestyle": style, "marker": "o", "markersize": 4, "capsize": 2}
             ax.errorbar(episodes, mean, spread, label=f"{variant}: action {label}", **line)
     ax.set(xlabel="episode", ylabel="mean β where it has been updated", ylim=(0.45, 1.0))
     ax.set_title("Termination of options on task g, by whether their action is optimal", fontsize=11, color=INK)
     ax.axhline(0.5, color=INK, linewidth=0.8, alpha=0.4)
     ax.legend(frameon=False, fontsize=9)
-    ax.grid(alpha=0.2)
-    ax.spines[["top", "right"]].set_visible(False)
+    tidy(ax)
     return save(figure, path)

@@ -1,8 +1,7 @@
 """The Monster Kong study: Figures 8 to 11 of the paper, and how much faster it goes with the recommended settings."""
 
 import argparse
-import shlex
-import sys
+import itertools
 import time
 from pathlib import Path
 from typing import Any
@@ -11,24 +10,40 @@ from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.dqn import DQN
 
-from sb3_caps import PiecewiseLinear, SourceFeatures, SourcePolicy, VecSourceFeatures
+from sb3_caps import SourceFeatures, SourcePolicy, VecSourceFeatures
+from sb3_caps.common.save_util import atomic_write
 from sb3_caps.envs.monster_kong.observations import OBSERVATIONS
 from sb3_caps.envs.monster_kong.vec_env import MonsterKongVecEnv
-from sb3_caps.experiments.checkpoints import Checkpoints, EpochCallback
-from sb3_caps.experiments.monster_kong_evaluation import ExactEvaluation, PlayedEvaluation, paper_average
-from sb3_caps.experiments.monster_kong_sources import (
+from sb3_caps.studies.monster_kong.evaluation import ExactEvaluation, PlayedEvaluation, paper_average
+from sb3_caps.studies.monster_kong.methods import (
+    ALGORITHMS,
+    ALL_METHODS,
+    METHODS,
+    PRESETS,
+    REPORTED,
+    TASKS,
+    arguments_of,
+    entry_of,
+    horizon_of,
+)
+from sb3_caps.studies.monster_kong.sources import (
     make_sources,
     pictures_of_starts,
     source_goals,
     standardize,
     train_networks,
 )
-from sb3_caps.experiments.presets import ALGORITHMS, ALL_METHODS, METHODS, REPORTED, SETTINGS, TASKS
-from sb3_caps.experiments.runner import Run, run_missing
+from sb3_caps.studies.shared.arguments import check_at_least
+from sb3_caps.studies.shared.checkpoints import Checkpoints, EpochCallback
+from sb3_caps.studies.shared.lock import locked
+from sb3_caps.studies.shared.runs import Run
+from sb3_caps.studies.shared.scheduler import finished_runs, run_missing, this_command
 
 # What makes up the state of a batch of games, beside what its arguments say
 GAMES_STATE = ("states", "previous", "steps", "_generators")
 QUICK_STEPS = 20_000
+# A run is evaluated so many times at least
+N_EVALUATIONS = 4
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """
     parser.add_argument("--task", nargs="+", choices=TASKS, default=list(REPORTED), help="the paper's target tasks")
     parser.add_argument("--observation", nargs="+", choices=OBSERVATIONS, default=["features"])
-    parser.add_argument("--preset", nargs="+", choices=SETTINGS, default=["recommended"])
+    parser.add_argument("--preset", nargs="+", choices=PRESETS, default=["recommended"])
     parser.add_argument(
         "--method", nargs="+", choices=ALL_METHODS, metavar="METHOD", default=list(METHODS), help=", ".join(ALL_METHODS)
     )
@@ -59,14 +74,21 @@ def run(args: argparse.Namespace) -> int:
     :param args: what ``add_arguments`` asked for
     :return: the exit code
     """
+    check_at_least(1, jobs=args.jobs)
+    check_at_least(N_EVALUATIONS, steps=args.steps)
     if args.quick:
         args.seeds, args.steps = args.seeds[:1], args.steps or QUICK_STEPS
         args.method = [method for method in args.method if method in ("caps", "dqn")]
     runs = plan_runs(args)
-    errors = not args.draw and run_all(runs, args)
+    errors = False
+    if args.draw:
+        runs = finished_runs(runs, args.results)
+    else:
+        with locked(args.results):
+            errors = run_all(runs, args)
 
     # Matplotlib is slow to import, and workers do without it
-    from sb3_caps.experiments.monster_kong_figures import draw_study
+    from sb3_caps.studies.monster_kong.figures import draw_study
 
     for line in draw_study([run for run in runs if run.finished], args.results):
         print(line)
@@ -85,8 +107,7 @@ def run_all(runs: list[Run], args: argparse.Namespace) -> bool:
         if source_kind(args, observation) == "networks":
             for setting, goal in (TASKS[task] for task in args.task):
                 train_networks(setting, source_goals(setting, goal), observation, args.results)
-    command = ["sb3-caps", *map(shlex.quote, sys.argv[1:])]
-    return bool(run_missing(runs, execute, args.jobs, args.backend, args.address, command))
+    return bool(run_missing(runs, execute, args.jobs, args.backend, args.address, this_command()))
 
 
 def source_kind(args: argparse.Namespace, observation: str) -> str:
@@ -100,57 +121,23 @@ def plan_runs(args: argparse.Namespace) -> list[Run]:
     :return: all runs, finished or not
     """
     runs = []
-    for observation in args.observation:
-        for task in args.task:
-            for preset in args.preset:
-                for method in args.method:
-                    sources, source_features = ALL_METHODS[method].sources, ALL_METHODS[method].source_features
-                    if source_features and observation != "pixels":
-                        raise ValueError(f"--method {method} learns from pixels: pass --observation pixels.")
-                    kind = "features" if source_features else observation
-                    steps = args.steps or SETTINGS[preset].steps[kind]
-                    config: dict[str, Any] = {
-                        "task": task,
-                        "observation": observation,
-                        "preset": preset,
-                        "method": method,
-                        "steps": steps,
-                        "sources": source_kind(args, observation) if sources == "task" else sources,
-                        "results": str(args.results),
-                    }
-                    # For the record: what a run learns with is in the presets
-                    config["arguments"] = {name: str(value) for name, value in arguments_of(config).items()}
-                    folder = args.results / observation / task / preset / f"{steps}_steps" / method
-                    runs += [Run(folder / f"seed_{seed}", {**config, "seed": seed}, steps) for seed in args.seeds]
+    for observation, task, preset, method in itertools.product(args.observation, args.task, args.preset, args.method):
+        asked = {"task": task, "observation": observation, "preset": preset, "method": method}
+        if ALL_METHODS[method].source_features and observation != "pixels":
+            raise ValueError(f"--method {method} learns from pixels: pass --observation pixels.")
+        steps = args.steps or int(entry_of(asked)["n_timesteps"])
+        sources = ALL_METHODS[method].sources
+        config: dict[str, Any] = {
+            **asked,
+            "steps": steps,
+            "sources": source_kind(args, observation) if sources == "task" else sources,
+            "results": str(args.results),
+        }
+        # For the record: what a run learns with is in `zoo_configs`
+        config["arguments"] = {name: str(value) for name, value in arguments_of(config).items()}
+        folder = args.results / observation / task / preset / f"{steps}_steps" / method
+        runs += [Run(folder / f"seed_{seed}", {**config, "seed": seed}, steps) for seed in args.seeds]
     return runs
-
-
-def arguments_of(config: dict[str, Any]) -> dict[str, Any]:
-    """
-    The arguments of the algorithm of a run.
-
-    :param config: of the run
-    :return: arguments as plain values, but for schedules
-    """
-    settings, method = SETTINGS[config["preset"]], ALL_METHODS[config["method"]]
-    has_vectors = config["observation"] == "features" or method.source_features
-    pixels = {} if has_vectors else settings.pixels
-    arguments = settings.common | pixels | settings.only.get(method.algorithm, {}) | method.arguments
-    arguments = {name: value for name, value in arguments.items() if name not in method.without}
-    # No larger than it can get: it is part of every checkpoint
-    arguments["buffer_size"] = min(arguments["buffer_size"], config["steps"])
-    if has_vectors:
-        arguments["policy_kwargs"] = {"net_arch": list(settings.network)}
-    learning_rate = arguments["learning_rate"]
-    if isinstance(learning_rate, tuple):
-        arguments["learning_rate"] = PiecewiseLinear(learning_rate, config["steps"])
-    exploration = arguments.pop("exploration_schedule", None)
-    if exploration is not None:
-        # Said in SB3's terms, which DQN knows too
-        (_, first), (end, last) = exploration
-        fraction = end / config["steps"]
-        arguments |= {"exploration_fraction": fraction, "exploration_initial_eps": first, "exploration_final_eps": last}
-    return arguments
 
 
 def build(config: dict[str, Any], env: VecEnv) -> DQN:
@@ -162,7 +149,7 @@ def build(config: dict[str, Any], env: VecEnv) -> DQN:
     method = ALL_METHODS[config["method"]]
     setting, goal = TASKS[config["task"]]
     arguments = arguments_of(config)
-    if method.algorithm != "DQN":
+    if method.algorithm != "dqn":
         if isinstance(env, VecSourceFeatures):
             arguments["source_policies"] = env.features.policies
         else:
@@ -170,7 +157,7 @@ def build(config: dict[str, Any], env: VecEnv) -> DQN:
     from_pixels = len(env.observation_space.shape or ()) == 3
     policy = "CnnPolicy" if from_pixels else "MlpPolicy"
     model = ALGORITHMS[method.algorithm](policy, env, seed=config["seed"], **arguments)
-    if from_pixels and SETTINGS[config["preset"]].standardized:
+    if from_pixels and PRESETS[config["preset"]].standardized:
         standardize(model, pictures_of_starts(setting, goal))
     return model
 
@@ -192,8 +179,8 @@ def execute(run: Run) -> dict[str, Any]:
     """
     config = run.config
     setting, goal = TASKS[config["task"]]
-    settings = SETTINGS[config["preset"]]
-    env: VecEnv = MonsterKongVecEnv(settings.n_envs, setting, goal, config["observation"], settings.horizon)
+    n_envs = entry_of(config).get("n_envs", 1)
+    env: VecEnv = MonsterKongVecEnv(n_envs, setting, goal, config["observation"], horizon_of(config))
     evaluate: ExactEvaluation | PlayedEvaluation
     if config["observation"] == "features":
         evaluate = ExactEvaluation(setting, goal)
@@ -218,10 +205,12 @@ def execute(run: Run) -> dict[str, Any]:
     checkpoints = Checkpoints(run.folder, GAMES_STATE)
     found = checkpoints.load(ALGORITHMS[ALL_METHODS[config["method"]].algorithm], env)
     model, rows = (build(config, env), []) if found is None else found
-    callback = EpochCallback(min(settings.epoch, run.steps // 4), measure, run.curve, checkpoints, rows=rows)
+    epoch = min(PRESETS[config["preset"]].epoch, run.steps // N_EVALUATIONS)
+    callback = EpochCallback(epoch, measure, run.curve, checkpoints, rows=rows)
     remaining = run.steps - model.num_timesteps
     model.learn(remaining, callback, log_interval=10**9, reset_num_timesteps=found is None)
     callback.maybe_evaluate()
-    model.save(run.folder / "model.zip")
+    with atomic_write(run.folder / "model.zip") as file:
+        model.save(file)
     checkpoints.clear()
     return {"seconds": callback.rows[-1]["seconds"], "seconds_since_resumed": round(time.monotonic() - started, 1)}

@@ -1,16 +1,18 @@
 """``sb3-caps reproduce grid``: the paper's study of grid navigation, Figures 1 to 7."""
 
 import argparse
-import shlex
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 
-from sb3_caps.experiments.grid_batches import BATCHES, METHODS, RECOMMENDED, SOURCE_TASKS, ablations, optimum
-from sb3_caps.experiments.grid_claims import claims
-from sb3_caps.experiments.grid_metrics import Interval, Study
-from sb3_caps.experiments.grid_plots import CURVE_FIGURES, draw_figure
-from sb3_caps.experiments.grid_runs import Results, run_all
+from sb3_caps.studies.grid.batches import BATCHES, METHODS, RECOMMENDED, SOURCE_TASKS, ablations, optimum
+from sb3_caps.studies.grid.claims import claims
+from sb3_caps.studies.grid.figures import CURVE_FIGURES, draw_figure
+from sb3_caps.studies.grid.metrics import Study
+from sb3_caps.studies.grid.results import Results, run_all
+from sb3_caps.studies.shared.arguments import check_at_least
+from sb3_caps.studies.shared.lock import locked
+from sb3_caps.studies.shared.runs import write_text
+from sb3_caps.studies.shared.statistics import Interval
+from sb3_caps.studies.shared.tables import markdown
 
 RUNS, EPISODES = 10, 3000
 QUICK_RUNS, QUICK_EPISODES = 3, 300
@@ -46,21 +48,21 @@ def run(args: argparse.Namespace) -> int:
     """
     n_runs = args.runs if args.runs is not None else (QUICK_RUNS if args.quick else RUNS)
     episodes = args.episodes if args.episodes is not None else (QUICK_EPISODES if args.quick else EPISODES)
-    for name, value in (("--runs", n_runs), ("--episodes", episodes), ("--jobs", args.jobs)):
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, not {value}")
+    check_at_least(1, runs=n_runs, episodes=episodes, jobs=args.jobs)
     results = Results(args.results, n_runs, episodes)
     output = args.output or results.folder
     figures = [args.figure] if args.figure else sorted({*FIGURE_BATCHES, *CURVE_FIGURES.values()})
     needed = [batch for figure in figures for batch in FIGURE_BATCHES.get(figure, METHOD_BATCHES)]
-    run_all(results, needed if args.figure else list(BATCHES), shlex.join(["sb3-caps", *sys.argv[1:]]), args.jobs)
+    with locked(args.results):
+        if run_all(results, needed if args.figure else list(BATCHES), args.jobs):
+            return 1
 
     study = Study(results)
     for figure in figures:
         for path in draw_figure(study, figure, output):
             print(f"drawn: {path}")
     if args.figure is None:
-        (output / "tables.md").write_text(tables(study))
+        write_text(output / "tables.md", tables(study))
         print(f"written: {output / 'tables.md'}")
     return 0
 
@@ -112,13 +114,3 @@ def source_rows(study: Study) -> list[list[str]]:
     """
     batches = ("sources", "option_critic_sources")
     return [[name, *(str(Interval.of(study.final(batch, name))) for batch in batches)] for name in SOURCE_TASKS]
-
-
-def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """
-    :param header: the titles of the columns
-    :param rows: the cells
-    :return: a table
-    """
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)

@@ -17,9 +17,10 @@ from sb3_caps.envs.monster_kong.env import HORIZON
 from sb3_caps.envs.monster_kong.level import GOALS
 from sb3_caps.envs.monster_kong.physics import ACTIONS
 from sb3_caps.envs.monster_kong.planner import plan
-from sb3_caps.experiments.monster_kong_evaluation import ExactEvaluation
-from sb3_caps.experiments.monster_kong_sources import source_goals
-from sb3_caps.experiments.presets import TASKS
+from sb3_caps.studies.monster_kong.evaluation import ExactEvaluation
+from sb3_caps.studies.monster_kong.methods import TASKS
+from sb3_caps.studies.monster_kong.sources import source_goals
+from sb3_caps.studies.shared.arguments import check_at_least
 
 TERMINATIONS = (0.06, 0.12, 0.25, 0.5, 1.0)
 NOISES = (0.0, 0.005, 0.01, 0.02)
@@ -47,6 +48,7 @@ def run(args: argparse.Namespace) -> int:
     :param args: what ``add_arguments`` asked for
     :return: the exit code
     """
+    check_at_least(N_GAMES, steps=args.steps)
     for lines in (
         noise_table(args.setting, args.goal),
         coverage_table(args.setting, args.goal, args.steps, args.seeds),

@@ -1,4 +1,4 @@
-"""What the grid study runs: for each batch, the method, task, seed and configuration of every run in it."""
+"""What the grid study runs: for each batch, the method, task, seed and configuration of every trial in it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -39,9 +39,9 @@ Tables = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
-class Run:
+class Trial:
     """
-    One run of the study.
+    One learner of a batch.
 
     :param variant: the method, or the ablation
     :param task: a key of ``TASKS`` or ``SOURCE_TASKS``
@@ -56,7 +56,7 @@ class Run:
 
     def describe(self) -> dict[str, Any]:
         """
-        :return: the run as plain values; of the sources only the number, since they are tables
+        :return: the trial as plain values; of the sources only the number, since they are tables
         """
         values = {item.name: getattr(self.config, item.name) for item in fields(self.config)}
         described = {key: len(value) if key in ("sources", "preferences") else value for key, value in values.items()}
@@ -66,19 +66,19 @@ class Run:
 @dataclass(frozen=True)
 class Batch:
     """
-    Runs that step together.
+    Trials that step together, as one run of the study.
 
     :param learner: the class of their learners
-    :param runs: from the number of runs of each variant to the runs
+    :param trials: from the number of seeds of each variant to the trials
     :param needs: a batch that has to be finished before, if there is one
-    :param complete: from the runs and the result of that batch to the runs with what it has learned
+    :param complete: from the trials and the result of that batch to the trials with what it has learned
     :param snapshots: keep the tables after these shares of all episodes
     """
 
     learner: Callable[..., Learner]
-    runs: Callable[[int], list[Run]]
+    trials: Callable[[int], list[Trial]]
     needs: str | None = None
-    complete: Callable[[list[Run], Tables], list[Run]] | None = None
+    complete: Callable[[list[Trial], Tables], list[Trial]] | None = None
     snapshots: tuple[float, ...] = ()
 
 
@@ -113,54 +113,56 @@ def planned_sources() -> list[np.ndarray]:
     return [optimum(name).policy for name in SOURCE_TASKS]
 
 
-def _each_seed(variant: str, task_name: str, n_runs: int, config: Any) -> list[Run]:
-    return [Run(variant, task_name, seed, config) for seed in range(n_runs)]
+def _each_seed(variant: str, task_name: str, n_seeds: int, config: Any) -> list[Trial]:
+    return [Trial(variant, task_name, seed, config) for seed in range(n_seeds)]
 
 
-def _on_all_tasks(variants: Mapping[str, Callable[[], Any]]) -> Callable[[int], list[Run]]:
-    def runs(n_runs: int) -> list[Run]:
+def _on_all_tasks(variants: Mapping[str, Callable[[], Any]]) -> Callable[[int], list[Trial]]:
+    def trials(n_seeds: int) -> list[Trial]:
         configs = {variant: make() for variant, make in variants.items()}
-        return [run for name, config in configs.items() for on in TASKS for run in _each_seed(name, on, n_runs, config)]
+        return [
+            trial for name, config in configs.items() for on in TASKS for trial in _each_seed(name, on, n_seeds, config)
+        ]
 
-    return runs
+    return trials
 
 
-def _q_learning(n_runs: int) -> list[Run]:
+def _q_learning(n_seeds: int) -> list[Trial]:
     caps_epsilon = QConfig(half_life=CAPSConfig().half_life)
-    runs = _on_all_tasks({"Q-learning": QConfig, "Q-learning, ε of CAPS": lambda: caps_epsilon})(n_runs)
-    return runs + _each_seed("Q-learning, α = 0.1", "g", n_runs, QConfig(learning_rate=0.1))
+    trials = _on_all_tasks({"Q-learning": QConfig, "Q-learning, ε of CAPS": lambda: caps_epsilon})(n_seeds)
+    return trials + _each_seed("Q-learning, α = 0.1", "g", n_seeds, QConfig(learning_rate=0.1))
 
 
-def _learned_sources(n_runs: int) -> list[Run]:
-    return [run for name in SOURCE_TASKS for run in _each_seed("source", name, n_runs, SOURCE_LEARNER)]
+def _learned_sources(n_seeds: int) -> list[Trial]:
+    return [trial for name in SOURCE_TASKS for trial in _each_seed("source", name, n_seeds, SOURCE_LEARNER)]
 
 
-def _option_critic_sources(n_runs: int) -> list[Run]:
+def _option_critic_sources(n_seeds: int) -> list[Trial]:
     config = OptionCriticConfig([_nothing_learned()], half_life=OC_SOURCE_HALF_LIFE)
-    return [run for name in SOURCE_TASKS for run in _each_seed("source", name, n_runs, config)]
+    return [trial for name in SOURCE_TASKS for trial in _each_seed("source", name, n_seeds, config)]
 
 
 def _nothing_learned() -> np.ndarray:
     return np.zeros((_map("rooms").n_cells, N_ACTIONS))
 
 
-def _start_options(runs: list[Run], sources: Tables) -> list[Run]:
-    """Each run of Option-Critic starts from the options that its own seed has learned on the source tasks."""
+def _start_options(trials: list[Trial], sources: Tables) -> list[Trial]:
+    """Each trial of Option-Critic starts from the options that its own seed has learned on the source tasks."""
     learned = sources["preferences"].reshape(len(SOURCE_TASKS), -1, _map("rooms").n_cells, N_ACTIONS)
-    return [replace(run, config=replace(run.config, preferences=tuple(learned[:, run.seed]))) for run in runs]
+    return [replace(trial, config=replace(trial.config, preferences=tuple(learned[:, trial.seed]))) for trial in trials]
 
 
-def _take_learned_sources(runs: list[Run], sources: Tables) -> list[Run]:
-    """One row of the ablation table has sources that were learned, each run those of its own seed."""
+def _take_learned_sources(trials: list[Trial], sources: Tables) -> list[Trial]:
+    """One row of the ablation table has sources that were learned, each trial those of its own seed."""
     learned = sources["values"].argmax(axis=-1).reshape(len(SOURCE_TASKS), -1, _map("rooms").n_cells)
     return [
-        replace(run, config=CAPSConfig(tuple(learned[:, run.seed]))) if run.variant == LEARNED_SOURCES else run
-        for run in runs
+        replace(trial, config=CAPSConfig(tuple(learned[:, trial.seed]))) if trial.variant == LEARNED_SOURCES else trial
+        for trial in trials
     ]
 
 
-def _ablations(n_runs: int) -> list[Run]:
-    return [run for name, config in ablations().items() for run in _each_seed(name, "g", n_runs, config)]
+def _ablations(n_seeds: int) -> list[Trial]:
+    return [trial for name, config in ablations().items() for trial in _each_seed(name, "g", n_seeds, config)]
 
 
 def ablations() -> dict[str, CAPSConfig]:

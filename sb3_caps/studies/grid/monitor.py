@@ -3,10 +3,11 @@
 from typing import Any
 
 import numpy as np
-import torch as th
 
 from sb3_caps.common.callbacks import Episode
-from sb3_caps.experiments.grid_figures import draw_options, draw_termination, new_figure
+from sb3_caps.studies.grid.drawing import draw_options, draw_termination
+from sb3_caps.studies.shared.options import option_table
+from sb3_caps.studies.shared.plots import new_figure
 
 
 def option_maps(model: Any, episode: Episode) -> dict[str, Any]:
@@ -18,12 +19,8 @@ def option_maps(model: Any, episode: Episode) -> dict[str, Any]:
     env = model.get_env()
     grid_map, goal = env.get_attr("map")[0], env.get_attr("goal")[0]
     cells = np.arange(grid_map.n_cells)
-    with th.no_grad():
-        hidden = model.policy.hidden(model.policy.obs_to_tensor(cells)[0])
-        chosen = model.policy.values(hidden).argmax(dim=1).cpu().numpy()
-        terminations = model.policy.terminations(hidden).cpu().numpy()
-    options = model.options
-    actions, _ = options.actions(cells, options.initial_states(), np.ones(len(cells), dtype=bool))
+    values, terminations, actions = option_table(model, cells)
+    options, chosen = model.options, values.argmax(axis=1)
 
     figure, axes = new_figure(6.4, 6.4)
     draw_options(axes.flat[0], grid_map, chosen, actions[cells, chosen], options.names, options.n_sources, goal)

@@ -1,7 +1,6 @@
 """Pictures of grid maps and of what an agent has learned on them, from plain arrays."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,34 +8,12 @@ import numpy as np
 from sb3_caps.common.colours import PRIMITIVE_COLOUR, option_colour
 from sb3_caps.common.extras import require
 from sb3_caps.envs.grid.maps import GridMap
+from sb3_caps.studies.shared.plots import INK
 
-WALL, FLOOR, INK = "#3a4052", "#fbf9f4", "#2b2f3a"
+WALL, FLOOR = "#3a4052", "#fbf9f4"
 GOAL_COLOUR = "#d62839"
 # Of each action, as (x, y) on axes whose y grows downwards: up, down, left, right.
 ARROWS = np.array([(0.0, -1.0), (0.0, 1.0), (-1.0, 0.0), (1.0, 0.0)])
-
-
-def new_figure(width: float, height: float, columns: int = 1, rows: int = 1) -> tuple[Any, np.ndarray]:
-    """
-    :param width: in inches
-    :param height: in inches
-    :param columns: the number of axes side by side
-    :param rows: the number of axes above each other
-    :return: a figure that needs no window system, and its axes of shape (rows, columns)
-    """
-    figure = require("matplotlib.figure", "experiments").Figure(figsize=(width, height), layout="constrained")
-    return figure, figure.subplots(rows, columns, squeeze=False)
-
-
-def save(figure: Any, path: Path) -> Path:
-    """
-    :param figure: what :func:`new_figure` made
-    :param path: a picture file; its folder is made when it is missing
-    :return: the path
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=130, bbox_inches="tight")
-    return path
 
 
 def draw_map(ax: Any, grid_map: GridMap, title: str = "", shades: np.ndarray | None = None) -> Any:
@@ -49,7 +26,7 @@ def draw_map(ax: Any, grid_map: GridMap, title: str = "", shades: np.ndarray | N
     :param shades: a number from 0 to 1 for each cell, drawn as the colour of the floor
     :return: the drawn image of the shades, for a colour bar, or of the map
     """
-    colours = require("matplotlib.colors", "experiments")
+    colours = require("matplotlib.colors", "studies")
     image = ax.imshow(grid_map.walls, cmap=colours.ListedColormap([FLOOR, WALL]), vmin=0, vmax=1)
     if shades is not None:
         floor = np.ma.masked_array(np.reshape(shades, grid_map.walls.shape), grid_map.walls)
@@ -145,7 +122,7 @@ def draw_options(
     entries = [(f"{names[index]} ({taken[index]})", palette[index]) for index in range(n_sources)]
     if len(names) > n_sources:
         entries.append((f"primitive ({taken[n_sources:].sum()})", PRIMITIVE_COLOUR))
-    lines = require("matplotlib.lines", "experiments")
+    lines = require("matplotlib.lines", "studies")
     handles = [lines.Line2D([], [], color=colour, linewidth=4, label=label) for label, colour in entries]
     ax.legend(
         handles=handles,

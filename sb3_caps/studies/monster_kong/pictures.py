@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch as th
 
 from sb3_caps.caps import CAPS
 from sb3_caps.common.colours import option_colour
@@ -14,9 +13,10 @@ from sb3_caps.envs.monster_kong.observations import observer
 from sb3_caps.envs.monster_kong.physics import TILE, TILE_PIXELS, UNITS
 from sb3_caps.envs.monster_kong.planner import plan
 from sb3_caps.envs.monster_kong.vec_env import MonsterKongVecEnv
-from sb3_caps.experiments.grid_figures import new_figure, save
-from sb3_caps.experiments.presets import TASKS
-from sb3_caps.experiments.runner import Run
+from sb3_caps.studies.monster_kong.methods import TASKS
+from sb3_caps.studies.shared.options import option_table
+from sb3_caps.studies.shared.plots import new_figure, save
+from sb3_caps.studies.shared.runs import Run
 
 # Pixels that an arrow of the trajectory is long at least: one for each step could not be seen
 ARROW_PIXELS = 12
@@ -133,10 +133,7 @@ def _draw_terminations(model: CAPS, setting: str) -> Any:
     """β of each source wherever bricks or a ladder carry the agent."""
     artist = painter(setting)
     carried = np.flatnonzero(artist.table.on_bricks | artist.table.on_ladder)
-    observations = observer(setting, "features").many(carried, carried)
-    with th.no_grad():
-        hidden = model.policy.hidden(model.policy.obs_to_tensor(observations)[0])
-        beta = np.asarray(model.policy.terminations(hidden))
+    beta = option_table(model, observer(setting, "features").many(carried, carried)).terminations
     figure, axes = new_figure(4.6 * model.options.n_sources, 4.6, columns=model.options.n_sources)
     x, y = (array[carried] / UNITS + TILE_PIXELS / 2 for array in (artist.table.x, artist.table.y))
     for option, ax in enumerate(axes[0]):

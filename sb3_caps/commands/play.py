@@ -2,6 +2,7 @@
 
 import argparse
 import itertools
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,8 @@ def run(args: argparse.Namespace) -> int:
     by_hand = args.policy is None and args.actions is None
     if by_hand and args.no_window:
         raise ValueError("--no-window leaves nobody to play: add --policy or --actions.")
+    if not args.no_window:
+        check_display()
     recorder = Recorder(args.record) if args.record else None
     env = MonsterKongEnv(
         args.map,
@@ -110,6 +113,21 @@ def run(args: argparse.Namespace) -> int:
     if recorder is not None:
         print(f"Recorded {recorder.save()} pictures in {args.record}.")
     return 0
+
+
+def check_display() -> None:
+    """Refuse to play unseen: where there is no display, SDL falls back to drivers that show nothing."""
+    pygame = require("pygame", "games")
+    if os.environ.get("SDL_VIDEODRIVER"):
+        # Whoever names a driver means it
+        return
+    try:
+        pygame.display.init()
+        driver = pygame.display.get_driver()
+    except pygame.error:
+        driver = "none"
+    if driver in ("none", "dummy", "offscreen"):
+        raise ValueError("There is no display: add --no-window with --policy or --actions, and --record to look at it.")
 
 
 def _play_policy(env: MonsterKongEnv, args: argparse.Namespace, recorder: "Recorder | None") -> None:

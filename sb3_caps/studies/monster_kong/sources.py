@@ -9,6 +9,7 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3.dqn import DQN
 
+from sb3_caps.common.save_util import atomic_write
 from sb3_caps.common.sources import SourcePolicy, as_source
 from sb3_caps.envs.monster_kong.env import HORIZON
 from sb3_caps.envs.monster_kong.level import GOALS, load_level
@@ -17,6 +18,7 @@ from sb3_caps.envs.monster_kong.physics import ACTIONS
 from sb3_caps.envs.monster_kong.planner import UNREACHABLE, Plan, plan
 from sb3_caps.envs.monster_kong.sources import optimal_policy
 from sb3_caps.envs.monster_kong.vec_env import MonsterKongVecEnv
+from sb3_caps.studies.shared.runs import check_file, set_aside
 
 REQUIRED_SUCCESS = 0.95
 # Of the training of a source network: at first, and what is left of it after each pass
@@ -111,7 +113,10 @@ def train_networks(
     for goal in goals:
         file = network_file(folder, setting, goal, observation)
         if file.is_file():
-            continue
+            error = check_file(file)
+            if error is None:
+                continue
+            report(f"{file} is damaged ({error}): kept as {set_aside(file).name}, and trained again")
         model, success = _imitate(setting, goal, observation, passes, batch_size)
         report(f"source network {file.stem}: reaches its goal in {success:.1%} of its episodes")
         if success < REQUIRED_SUCCESS:
@@ -119,8 +124,8 @@ def train_networks(
                 f"The source network for {goal!r} succeeds in {success:.1%} of its episodes, less "
                 f"than {REQUIRED_SUCCESS:.0%}: train it longer, or take the planner's policies (--sources planner)."
             )
-        file.parent.mkdir(parents=True, exist_ok=True)
-        model.save(file)
+        with atomic_write(file) as opened:
+            model.save(opened)
 
 
 class Episodes(NamedTuple):

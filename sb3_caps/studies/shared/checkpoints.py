@@ -3,6 +3,7 @@
 import pickle
 import random
 import shutil
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,8 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_caps.common.save_util import written_whole
+from sb3_caps.common.save_util import atomic_write, partial_path, remove_leftovers, sync_folder
+from sb3_caps.studies.shared.runs import Row, set_aside, write_rows
 
 PREFIX = "checkpoint_"
 # How many times as long as a checkpoint took a run goes on before the next: replay buffers of images are large
@@ -34,8 +36,8 @@ class Checkpoints:
 
     def newest(self) -> Path | None:
         """:return: the checkpoint to go on from, None to start"""
-        found = sorted(self.folder.glob(f"{PREFIX}*"), key=lambda path: int(path.name.removeprefix(PREFIX)))
-        return found[-1] if found else None
+        found = [path for path in self.folder.glob(f"{PREFIX}*") if _steps(path).isdigit()]
+        return max(found, key=lambda path: int(_steps(path)), default=None)
 
     def save(self, model: OffPolicyAlgorithm, env: VecEnv, notes: Any) -> None:
         """
@@ -46,28 +48,32 @@ class Checkpoints:
         :param notes: anything else to keep
         """
         before = self.newest()
+        target = self.folder / f"{PREFIX}{model.num_timesteps}"
         # A name that does not count until all is there
-        partial = self.folder / "partial_checkpoint"
-        shutil.rmtree(partial, ignore_errors=True)
+        partial = partial_path(target)
         partial.mkdir(parents=True)
-        model.save(partial / "model.zip")
-        model.save_replay_buffer(partial / "replay_buffer.pkl")
+        remove_leftovers(self.folder)
         state = {
             "random": (random.getstate(), np.random.get_state(), th.get_rng_state()),
             "actions": model.action_space.np_random,
             "env": {name: getattr(env.unwrapped, name) for name in self.env_state},
             "notes": notes,
         }
-        (partial / "state.pkl").write_bytes(pickle.dumps(state))
-        target = self.folder / f"{PREFIX}{model.num_timesteps}"
+        with atomic_write(partial / "model.zip") as file:
+            model.save(file)
+        with atomic_write(partial / "replay_buffer.pkl") as file:
+            model.save_replay_buffer(file)
+        with atomic_write(partial / "state.pkl") as file:
+            pickle.dump(state, file)
         shutil.rmtree(target, ignore_errors=True)
         partial.rename(target)
+        sync_folder(self.folder)
         if before is not None and before != target:
             shutil.rmtree(before)
 
     def load(self, algorithm: type[OffPolicyAlgorithm], env: VecEnv) -> tuple[OffPolicyAlgorithm, Any] | None:
         """
-        Bring back the newest checkpoint.
+        Bring back the newest checkpoint; one that cannot be read is set aside.
 
         :param algorithm: the class of the model
         :param env: an environment like the one it learned in, which is put into the state that it was in
@@ -76,9 +82,15 @@ class Checkpoints:
         newest = self.newest()
         if newest is None:
             return None
-        model = algorithm.load(newest / "model.zip", env=env, device="cpu", force_reset=False)
-        model.load_replay_buffer(newest / "replay_buffer.pkl")
-        state = pickle.loads((newest / "state.pkl").read_bytes())
+        try:
+            model = algorithm.load(newest / "model.zip", env=env, device="cpu", force_reset=False)
+            model.load_replay_buffer(newest / "replay_buffer.pkl")
+            state = pickle.loads((newest / "state.pkl").read_bytes())
+        except Exception as error:
+            # There is nothing that a pickle with other bits in it may not raise
+            kept = set_aside(newest)
+            print(f"{newest} is damaged ({error}): kept as {kept.name}, the run starts again.", file=sys.stderr)
+            return None
         for name, value in state["env"].items():
             setattr(env.unwrapped, name, value)
         # After everything that draws random numbers itself
@@ -110,11 +122,11 @@ class EpochCallback(BaseCallback):
     def __init__(
         self,
         epoch: int,
-        evaluate: Callable[[OffPolicyAlgorithm], dict[str, float]],
+        evaluate: Callable[[OffPolicyAlgorithm], Row],
         curve: Path,
         checkpoints: Checkpoints,
         seconds_between: float = 60.0,
-        rows: list[dict[str, float]] | None = None,
+        rows: list[Row] | None = None,
     ) -> None:
         super().__init__()
         self.epoch, self.evaluate, self.curve = epoch, evaluate, curve
@@ -148,23 +160,5 @@ class EpochCallback(BaseCallback):
             self.seconds_between = max(self.seconds_between, TIMES_BETWEEN * (self._saved - begin))
 
 
-def write_rows(file: Path, rows: list[dict[str, float]]) -> None:
-    """
-    Write a table as comma-separated values, whole or not at all.
-
-    :param file: where to
-    :param rows: numbers by name
-    """
-    lines = [",".join(rows[0]), *(",".join(f"{value:.10g}" for value in row.values()) for row in rows)]
-    with written_whole(file) as opened:
-        opened.write("\n".join([*lines, ""]).encode())
-
-
-def read_rows(file: Path) -> list[dict[str, float]]:
-    """
-    :param file: what ``write_rows`` wrote
-    :return: the rows
-    """
-    header, *lines = file.read_text().splitlines()
-    names = header.split(",")
-    return [dict(zip(names, map(float, line.split(",")), strict=True)) for line in lines]
+def _steps(checkpoint: Path) -> str:
+    return checkpoint.name.removeprefix(PREFIX)

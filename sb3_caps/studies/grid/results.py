@@ -1,0 +1,176 @@
+"""The batches of the grid study as runs that can be killed and resumed, and their results on disk."""
+
+import pickle
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sb3_caps.common.save_util import atomic_write
+from sb3_caps.studies.grid.batches import BATCHES, Trial, task, with_needed
+from sb3_caps.studies.shared.runs import Run, set_aside, write_rows
+from sb3_caps.studies.shared.scheduler import run_missing, this_command
+from sb3_caps.tabular import Experiment
+from sb3_caps.tabular.evaluation import call_and_return
+
+CHECKPOINT_SECONDS = 15.0
+REPORT_SECONDS = 1.0
+STEPS_BETWEEN_LOOKS = 1000
+EVALUATION_EPISODES = 1000
+CHECKPOINT, RESULT = "checkpoint.pkl", "result.npz"
+
+
+class Results:
+    """
+    The results of a study on disk: for each batch a folder with the configuration of every trial (``config.json``),
+    the command, and when it is finished the raw curves and tables (``result.npz``); until then, a checkpoint.
+
+    :param folder: the folder of all results
+    :param n_runs: the number of trials of each variant
+    :param episodes: the number of episodes of each trial
+    """
+
+    def __init__(self, folder: Path, n_runs: int, episodes: int) -> None:
+        self.folder, self.n_runs, self.episodes = folder / f"{n_runs}_runs_{episodes}_episodes", n_runs, episodes
+
+    def path(self, batch: str, file: str) -> Path:
+        """
+        :param batch: the name of a batch
+        :param file: one of its files
+        :return: where it is
+        """
+        return self.folder / batch / file
+
+    def is_finished(self, batch: str) -> bool:
+        """
+        :param batch: the name of a batch
+        :return: whether its result is on disk
+        """
+        return self.path(batch, RESULT).exists()
+
+    def load(self, batch: str) -> dict[str, np.ndarray]:
+        """
+        :param batch: the name of a finished batch
+        :return: ``returns``, ``greedy_values``, the greedy options and the tables, with one row for each trial
+        """
+        with np.load(self.path(batch, RESULT)) as file:
+            return dict(file)
+
+    def trials(self, batch: str) -> list[Trial]:
+        """
+        :param batch: the name of a batch whose needs are finished
+        :return: its trials
+        """
+        trials, needs, complete = BATCHES[batch].trials(self.n_runs), BATCHES[batch].needs, BATCHES[batch].complete
+        return trials if needs is None or complete is None else complete(trials, self.load(needs))
+
+    def run(self, batch: str) -> Run:
+        """
+        :param batch: the name of a batch whose needs are finished
+        :return: the batch as a run of the study
+        """
+        trials = [trial.describe() for trial in self.trials(batch)]
+        config = {"batch": batch, "n_runs": self.n_runs, "episodes": self.episodes, "trials": trials}
+        return Run(self.folder / batch, config, steps=len(trials) * self.episodes, result=RESULT)
+
+
+def run_all(results: Results, batches: Sequence[str], jobs: int) -> list[str]:
+    """
+    Run what is missing of some batches, and of what they need.
+
+    :param results: where they are kept
+    :param batches: their names
+    :param jobs: the number of worker processes
+    :return: the errors of batches that failed
+    """
+    wanted = with_needed(batches)
+    first = [name for name in wanted if BATCHES[name].needs is None]
+    # What the first ones leave makes the trials of the others
+    for stage in (first, [name for name in wanted if name not in first]):
+        runs = [results.run(name) for name in stage]
+        errors = run_missing(runs, execute, jobs, command=this_command(), unit="episode")
+        if errors:
+            return errors
+    return []
+
+
+def execute(run: Run) -> None:
+    """
+    Run a batch from its checkpoint, or from the start, to the end.
+
+    :param run: what ``Results.run`` made
+    """
+    reported = 0.0
+
+    def report(finished: int) -> None:
+        nonlocal reported
+        if time.monotonic() - reported > REPORT_SECONDS:
+            reported = time.monotonic()
+            write_rows(run.curve, [{"episodes": finished}])
+
+    run_batch(Results(run.folder.parents[1], run.config["n_runs"], run.config["episodes"]), run.config["batch"], report)
+    run.curve.unlink(missing_ok=True)
+
+
+def run_batch(results: Results, batch: str, report: Callable[[int], None]) -> None:
+    """
+    Run a batch from its checkpoint, or from the start, to the end.
+
+    :param results: where it is kept
+    :param batch: its name
+    :param report: is called now and then with the number of finished episodes
+    """
+    trials = results.trials(batch)
+    config = results.run(batch).config
+    checkpoint = results.path(batch, CHECKPOINT)
+    experiment = _restore(checkpoint, config) or _start(results, batch, trials)
+    saved = time.monotonic()
+    while not experiment.run(steps=STEPS_BETWEEN_LOOKS):
+        report(experiment.finished)
+        if time.monotonic() - saved > CHECKPOINT_SECONDS:
+            with atomic_write(checkpoint) as file:
+                pickle.dump((config, experiment), file)
+            saved = time.monotonic()
+    report(experiment.finished)
+    _store(results, batch, trials, experiment)
+    checkpoint.unlink(missing_ok=True)
+
+
+def _start(results: Results, batch: str, trials: list[Trial]) -> Experiment:
+    first = task(trials[0].task).map
+    learner = BATCHES[batch].learner([trial.config for trial in trials], first.n_cells)
+    snapshots = [max(1, round(share * results.episodes)) for share in BATCHES[batch].snapshots]
+    seeds = [trial.seed for trial in trials]
+    return Experiment(learner, [task(trial.task) for trial in trials], seeds, results.episodes, snapshots)
+
+
+def _restore(checkpoint: Path, config: dict[str, Any]) -> Experiment | None:
+    """The experiment as it was when it was stopped, unless its configuration has changed since."""
+    if not checkpoint.exists():
+        return None
+    try:
+        with checkpoint.open("rb") as file:
+            stored, experiment = pickle.load(file)
+    except Exception as error:
+        # There is nothing that a pickle with other bits in it may not raise
+        kept = set_aside(checkpoint)
+        print(f"{checkpoint} is damaged ({error}): kept as {kept.name}, the batch starts again.", file=sys.stderr)
+        return None
+    return experiment if stored == config else None
+
+
+def _store(results: Results, batch: str, trials: list[Trial], experiment: Experiment) -> None:
+    greedy = experiment.learner.greedy()
+    arrays: dict[str, Any] = {
+        "returns": experiment.returns.astype(np.float32),
+        "greedy_values": call_and_return(greedy, [task(trial.task) for trial in trials], EVALUATION_EPISODES),
+        "greedy_options": greedy.options.astype(np.int8),
+        "greedy_actions": greedy.flat().astype(np.int8),
+        **experiment.learner.tables(),
+        **{f"snapshot_{name}": table.astype(np.float32) for name, table in experiment.snapshots.items()},
+    }
+    with atomic_write(results.path(batch, RESULT)) as file:
+        np.savez_compressed(file, **arrays)

@@ -1,0 +1,1 @@
+"""Grid navigation with small networks: CAPS beside SB3's DQN."""

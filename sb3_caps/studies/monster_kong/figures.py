@@ -1,0 +1,82 @@
+"""Figures and tables of the Monster Kong study, from what its runs left on disk."""
+
+from collections.abc import Iterator, Sequence
+from copy import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sb3_caps import CAPS
+from sb3_caps.envs.monster_kong.planner import plan
+from sb3_caps.studies.monster_kong.evaluation import ExactEvaluation
+from sb3_caps.studies.monster_kong.methods import LABELS, TASKS
+from sb3_caps.studies.monster_kong.pictures import draw_pictures
+from sb3_caps.studies.shared.plots import draw_curves, save
+from sb3_caps.studies.shared.runs import Run, read_rows, write_text
+from sb3_caps.studies.shared.tables import columns_of, markdown, steps_table
+
+# Other ways to execute what was learned
+EXECUTIONS: dict[str, dict[str, Any]] = {
+    "as learned": {},
+    "`interruption_margin` 0": {"interruption_margin": 0.0},
+    "`interruption_margin` 3%": {"interruption_margin": 0.03},
+    "without `averaging`": {"averaging": None},
+    "`execution` call-and-return": {"execution": "call-and-return"},
+}
+
+
+def draw_study(runs: Sequence[Run], folder: Path) -> Iterator[str]:
+    """
+    Draw everything that finished runs allow.
+
+    :param runs: finished runs
+    :param folder: of the study; pictures and tables go to ``figures`` in it
+    :return: lines to print: tables, and the names of the files
+    """
+    groups: dict[tuple[str, str, str], dict[str, list[Run]]] = {}
+    for run in runs:
+        config = run.config
+        group = groups.setdefault((config["observation"], config["task"], config["preset"]), {})
+        group.setdefault(config["method"], []).append(run)
+    for (observation, task, preset), methods in groups.items():
+        name = f"{task}_{observation}_{preset}"
+        curves = {method: columns_of(found) for method, found in methods.items()}
+        title = f"Target task {task}, preset {preset}"
+        figure = draw_curves(curves, LABELS, plan(*TASKS[task]).optimum(), title)
+        yield str(save(figure, folder / "figures" / f"figure10_{name}.png"))
+        table = steps_table(curves, LABELS)
+        write_text(folder / "figures" / f"table_{name}.md", f"{table}\n")
+        yield from ("", f"Task {task}, {observation}, preset {preset}:", table, "")
+        if "caps" in methods and observation == "features":
+            yield from (executions_table(methods["caps"]), "")
+        if "caps" in methods:
+            yield from draw_pictures(_best(methods["caps"]), folder / "figures", name)
+
+
+def executions_table(runs: Sequence[Run]) -> str:
+    """
+    What execution is worth, apart from learning: finished models, executed as they are and otherwise.
+
+    :param runs: of CAPS from features, all of one task
+    :return: a table: the mean share of the optimum, and the lowest
+    """
+    evaluate = ExactEvaluation(*TASKS[runs[0].config["task"]])
+    shares: dict[str, list[float]] = {}
+    for run in runs:
+        model = CAPS.load(run.folder / "model.zip", device="cpu")
+        for label, change in EXECUTIONS.items():
+            found = copy(model)
+            for name, value in change.items():
+                setattr(found, name, value)
+            if found.averaging is None:
+                found.policy = copy(model.policy)
+                found.policy.q_net_average = None
+            shares.setdefault(label, []).append(float(evaluate(found).returns.mean() / evaluate.optimum))
+    rows = [[label, f"{np.mean(each):.1%}", f"{min(each):.1%}"] for label, each in shares.items()]
+    return markdown(["execution of the finished models", "mean share", "lowest"], rows)
+
+
+def _best(runs: Sequence[Run]) -> Run:
+    """The run to show: the one with the best end."""
+    return max(runs, key=lambda run: read_rows(run.curve)[-1]["share"])

@@ -1,0 +1,155 @@
+"""What the Monster Kong study compares: tasks, presets and methods. What they learn with is in ``zoo_configs``."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from stable_baselines3.dqn import DQN
+
+from sb3_caps import CAPS, OPSTL, PRQL
+from sb3_caps.common.settings import algorithm_arguments, settings
+from sb3_caps.envs.monster_kong import TARGETS
+from sb3_caps.envs.monster_kong.env import HORIZON
+
+# By the names of their files in ``zoo_configs``
+ALGORITHMS: dict[str, type[DQN]] = {"caps": CAPS, "dqn": DQN, "prql": PRQL, "ops_tl": OPSTL}
+# The paper's target tasks: setting and goal
+REPORTED = {"g1": TARGETS["MonsterKongG1"], "g2": TARGETS["MonsterKongG2"]}
+# What is recommended was found on a map of its own, with seeds from 100
+TASKS = REPORTED | {"tuning": (str(Path(__file__).with_name("tuning.txt")), "princess")}
+ENTRY = "sb3_caps/MonsterKong-v0"
+
+
+@dataclass(frozen=True)
+class Preset:
+    """
+    A set of settings.
+
+    :param variants: which entry of ``zoo_configs`` to learn with, for features and for pixels
+    :param epoch: environment steps from one evaluation to the next
+    :param standardized: whether the layers of networks for pixels are scaled first, see ``standardize``
+    """
+
+    variants: dict[str, str]
+    epoch: int
+    standardized: bool = False
+
+    def entry(self, algorithm: str, observation: str) -> dict[str, Any]:
+        """
+        :param algorithm: a name in ``ALGORITHMS``
+        :param observation: what it learns from
+        :return: its settings
+        """
+        return settings(algorithm, f"{ENTRY}@{self.variants[observation]}")
+
+
+PRESETS: dict[str, Preset] = {
+    # Section 5.2: an epoch is 12,500 training steps, of which there is one for every four transitions
+    "paper": Preset({"features": "paper", "pixels": "paper"}, epoch=12_500 * 4),
+    "recommended": Preset({"features": "cpu", "pixels": "pixels"}, epoch=12_500, standardized=True),
+}
+
+
+@dataclass(frozen=True)
+class Method:
+    """
+    One line of the comparison.
+
+    :param algorithm: a name in ``ALGORITHMS``
+    :param label: what figures call it
+    :param sources: ``"task"`` for the sources of the task, ``"none"`` or ``"useless"``
+    :param arguments: on top of the preset's
+    :param without: arguments that go back to the paper's
+    :param source_features: whether it observes the features of the sources in place of pixels
+    """
+
+    algorithm: str
+    label: str
+    sources: str = "task"
+    arguments: dict[str, Any] = field(default_factory=dict)
+    without: tuple[str, ...] = ()
+    source_features: bool = False
+
+    def learns_from(self, observation: str) -> str:
+        """
+        :param observation: what the environment shows
+        :return: which settings fit: those for features also where it observes the features of the sources
+        """
+        return "features" if self.source_features else observation
+
+
+METHODS: dict[str, Method] = {
+    "caps": Method("caps", "CAPS"),
+    "caps-0.5": Method("caps", "CAPS, β = 0.5", arguments={"termination": 0.5}, without=("target_termination",)),
+    "caps-1": Method("caps", "CAPS, β = 1", arguments={"termination": 1.0}, without=("target_termination",)),
+    "double-dqn": Method("caps", "double DQN", sources="none"),
+    "dqn": Method("dqn", "DQN"),
+    "prql": Method("prql", "PRQL"),
+    "ops-tl": Method("ops_tl", "OPS-TL"),
+    "caps-useless": Method("caps", "CAPS, useless sources", sources="useless"),
+}
+# With what the networks of the sources see in place of pixels, and the settings for features
+PIXEL_METHODS: dict[str, Method] = {
+    "caps-source-features": Method("caps", "CAPS, source features", source_features=True),
+    "dqn-source-features": Method("dqn", "DQN, source features", source_features=True),
+}
+# An argument that says nothing without another one
+BELONGS_TO = {"execution": ("interruption_margin",)}
+
+
+def recommended_arguments() -> list[str]:
+    """:return: the names of what is recommended for CAPS and is no argument of DQN"""
+    ours, theirs = (PRESETS["recommended"].entry(algorithm, "features") for algorithm in ("caps", "dqn"))
+    return [name for name in algorithm_arguments(ours, 1) if name not in theirs]
+
+
+# One thing less each time, from what is recommended
+ABLATIONS: dict[str, Method] = {
+    f"caps-without-{name.replace('_', '-')}": Method(
+        "caps", f"CAPS without {name}", without=(name, *BELONGS_TO.get(name, ()))
+    )
+    for name in recommended_arguments()
+}
+ALL_METHODS = METHODS | PIXEL_METHODS | ABLATIONS
+LABELS = {name: method.label for name, method in ALL_METHODS.items()}
+
+
+def entry_of(config: dict[str, Any]) -> dict[str, Any]:
+    """
+    :param config: of a run
+    :return: its settings in ``zoo_configs``
+    """
+    method = ALL_METHODS[config["method"]]
+    return PRESETS[config["preset"]].entry(method.algorithm, method.learns_from(config["observation"]))
+
+
+def horizon_of(config: dict[str, Any]) -> int:
+    """
+    :param config: of a run
+    :return: after how many steps an episode of learning is truncated; those of evaluation always have ``HORIZON``
+    """
+    return int(entry_of(config).get("env_kwargs", {}).get("horizon", HORIZON))
+
+
+def arguments_of(config: dict[str, Any]) -> dict[str, Any]:
+    """
+    The arguments of the algorithm of a run.
+
+    :param config: of the run
+    :return: arguments as plain values, but for schedules
+    """
+    method = ALL_METHODS[config["method"]]
+    arguments = algorithm_arguments(entry_of(config), config["steps"]) | method.arguments
+    arguments = {name: value for name, value in arguments.items() if name not in method.without}
+    # No larger than it can get: it is part of every checkpoint
+    arguments["buffer_size"] = min(arguments["buffer_size"], config["steps"])
+    if method.learns_from(config["observation"]) == "features":
+        # The paper has pixels only
+        arguments["policy_kwargs"] = PRESETS["recommended"].entry(method.algorithm, "features")["policy_kwargs"]
+    exploration = arguments.pop("exploration_schedule", None)
+    if exploration is not None:
+        # Said in SB3's terms, which DQN knows too
+        (_, first), (end, last) = exploration.points
+        fraction = end / config["steps"]
+        arguments |= {"exploration_fraction": fraction, "exploration_initial_eps": first, "exploration_final_eps": last}
+    return arguments
