@@ -10,8 +10,10 @@ if TYPE_CHECKING:
     from sb3_caps.common.schedules import PiecewiseLinear
     from sb3_caps.common.source_features import SourceFeatures, VecSourceFeatures
     from sb3_caps.common.sources import SourcePolicy, as_source, each
+    from sb3_caps.jump_start import JumpStart
     from sb3_caps.ops_tl import OPSTL
     from sb3_caps.prql import PRQL
+    from sb3_caps.qdagger import QDagger
 
 __version__ = "0.1.0"
 
@@ -19,7 +21,9 @@ __all__ = [
     "CAPS",
     "OPSTL",
     "PRQL",
+    "JumpStart",
     "PiecewiseLinear",
+    "QDagger",
     "SourceFeatures",
     "SourcePolicy",
     "VecSourceFeatures",
@@ -32,7 +36,9 @@ _WHERE = {
     "CAPS": "caps",
     "OPSTL": "ops_tl",
     "PRQL": "prql",
+    "JumpStart": "jump_start",
     "PiecewiseLinear": "common.schedules",
+    "QDagger": "qdagger",
     "SourceFeatures": "common.source_features",
     "SourcePolicy": "common.sources",
     "VecSourceFeatures": "common.source_features",

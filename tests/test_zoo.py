@@ -208,7 +208,7 @@ def test_two_workers_share_a_study(folder: Path) -> None:
     assert CAPS.load(model).initial_termination == trials[1].params["initial_termination"]
 
 
-@pytest.mark.parametrize("algo", ["caps", "prql", "ops_tl"])
+@pytest.mark.parametrize("algo", ["caps", "prql", "ops_tl", "jump_start", "qdagger"])
 def test_what_is_sampled_fits_the_algorithm(algo: str) -> None:
     register()
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
@@ -263,7 +263,7 @@ def our_environments() -> list[str]:
     return [env for env in gym.registry if env.startswith("sb3_caps/") and not env.startswith("sb3_caps/PLE")]
 
 
-@pytest.mark.parametrize("algo", ["caps", "dqn", "prql", "ops_tl"])
+@pytest.mark.parametrize("algo", ["caps", "dqn", "prql", "ops_tl", "jump_start", "qdagger"])
 def test_every_environment_has_settings(algo: str) -> None:
     entries = yaml.safe_load((CONFIGS / f"{algo}.yml").read_text())
     wanted = {f"{env}{variant}" for env in our_environments() for variant in ("", "@cpu", "@paper")}
@@ -300,7 +300,7 @@ def test_the_paper_settings_are_the_papers() -> None:
 @pytest.mark.parametrize(
     ("algo", "env"),
     [
-        *((algo, "sb3_caps/MonsterKongG2-v0") for algo in ("caps", "dqn", "prql", "ops_tl")),
+        *((algo, "sb3_caps/MonsterKongG2-v0") for algo in ("caps", "dqn", "prql", "ops_tl", "jump_start", "qdagger")),
         # Planning four source policies for the grid takes longer than all else here: once will do
         ("caps", "sb3_caps/GridTarget-v0"),
         ("dqn", "sb3_caps/GridTarget-v0"),
@@ -314,7 +314,7 @@ def test_configured_runs_train_and_evaluate(algo: str, env: str, folder: Path) -
     assert {"best_model.zip", "evaluations.npz"} <= files_of(run)
     assert "source_policies" in saved_config(run, env.replace("/", "-")) or algo == "dqn"
     model = ALGOS[algo].load(run / "best_model.zip")
-    assert isinstance(model, {"caps": CAPS, "dqn": DQN, "prql": PRQL, "ops_tl": OPSTL}[algo])
+    assert type(model) is ALGOS[algo]
 
 
 def test_settings_of_the_working_directory_come_first(folder: Path) -> None:

@@ -22,6 +22,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from sb3_caps.caps.choices import choose, to_interrupt
 from sb3_caps.common.batches import channels_last, distinct_rows, part, with_batch_axis
+from sb3_caps.common.checks import check_n_envs
 from sb3_caps.common.networks import ArrayNetwork, as_inputs, feature_layers, runs_as_arrays, sigmoid
 from sb3_caps.common.options import OptionSet
 
@@ -309,10 +310,12 @@ class CAPSPolicy(DQNPolicy):
         values, beta = self.values_and_terminations(obs_tensor)
         envs = np.arange(len(values))
         starts = np.zeros(len(envs), dtype=bool) if episode_start is None else np.asarray(episode_start, dtype=bool)
+        check_n_envs("episode_start", starts.size, len(envs))
         if state is None:
             state = (np.zeros(len(envs), dtype=np.int64), self.options.initial_states())
             starts = np.ones(len(envs), dtype=bool)
         active, source_states = state
+        check_n_envs("state", len(active), len(envs))
 
         threshold = 0.5 if deterministic else np.random.random(len(envs))
         # `random() < β` never holds at β = 0 and always at β = 1; at 0.5 a deterministic option does end

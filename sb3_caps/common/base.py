@@ -3,21 +3,25 @@
 import io
 import pathlib
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.type_aliases import MaybeCallback, Schedule
+from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize, VecTransposeImage
 from stable_baselines3.dqn.dqn import DQN
 
+from sb3_caps.common import checks
 from sb3_caps.common.options import OptionSet
 from sb3_caps.common.save_util import atomic_write
 from sb3_caps.common.schedules import PiecewiseLinear
 from sb3_caps.common.sources import ObservationNormalizer, Observations
 from sb3_caps.common.statistics import OptionStatistics
+
+SelfPolicyReuse = TypeVar("SelfPolicyReuse", bound="PolicyReuseAlgorithm")
 
 
 class PolicyReuseAlgorithm(DQN):
@@ -41,6 +45,7 @@ class PolicyReuseAlgorithm(DQN):
         self.given_exploration_schedule = exploration_schedule
 
     def _setup_model(self) -> None:
+        checks.check_numbers(self)
         self._setup_options()
         self._check_arguments()
         # It is not saved, so it can be there already only because it was passed to `load`
@@ -96,7 +101,9 @@ class PolicyReuseAlgorithm(DQN):
         tb_log_name: str = "run",
         progress_bar: bool = False,
     ) -> tuple[int, BaseCallback]:
+        checks.check_buffer_size(self.buffer_size, self.batch_size, self.n_envs)
         setup = super()._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
+        checks.check_observations(self._original_observations(), self.num_timesteps)
         total_timesteps = setup[0]
         if isinstance(self.learning_rate, PiecewiseLinear):
             self.lr_schedule = self.learning_rate.over(total_timesteps)
@@ -129,8 +136,27 @@ class PolicyReuseAlgorithm(DQN):
         dones: np.ndarray,
         infos: list[dict[str, Any]],
     ) -> None:
+        self._check_step(new_obs, reward, dones, infos)
         super()._store_transition(replay_buffer, buffer_action, new_obs, reward, dones, infos)
         self._last_episode_starts = dones
+
+    def _check_step(
+        self,
+        new_obs: np.ndarray | dict[str, np.ndarray],
+        reward: np.ndarray,
+        dones: np.ndarray,
+        infos: list[dict[str, Any]],
+    ) -> None:
+        """
+        Refuse a step with numbers that are not finite, before anything of it is kept.
+        """
+        if self._vec_normalize_env is not None:
+            # Clipped, an infinite number would look like any other
+            new_obs, reward = self._vec_normalize_env.get_original_obs(), self._vec_normalize_env.get_original_reward()
+        checks.check_rewards(reward, self.num_timesteps)
+        if dones.any():
+            checks.check_terminal_observations(dones, infos, self.num_timesteps)
+        checks.check_observations(new_obs, self.num_timesteps)
 
     def dump_logs(self) -> None:
         """
@@ -139,6 +165,32 @@ class PolicyReuseAlgorithm(DQN):
         self._statistics.record(self.logger, self.options.names, self.options.n_sources)
         self._statistics = OptionStatistics(len(self.options))
         super().dump_logs()
+
+    @classmethod
+    def load(
+        cls: type[SelfPolicyReuse],
+        path: str | pathlib.Path | io.BufferedIOBase,
+        env: GymEnv | None = None,
+        device: th.device | str = "auto",
+        custom_objects: dict[str, Any] | None = None,
+        print_system_info: bool = False,
+        force_reset: bool = True,
+        **kwargs: Any,
+    ) -> SelfPolicyReuse:
+        """
+        Load the model from a zip-file, see SB3. An argument that the algorithm does not have is refused.
+
+        :param path: path to the file (or a file-like) where to load the agent from
+        :param env: the new environment to run the loaded model on
+        :param device: Device on which the code should run.
+        :param custom_objects: Dictionary of objects to replace upon loading
+        :param print_system_info: Whether to print system info from the saved model and the current system info
+        :param force_reset: Force call to ``reset()`` before training to avoid unexpected behavior
+        :param kwargs: arguments of the constructor to change when loading
+        :return: new model instance with loaded parameters
+        """
+        checks.check_names(cls, kwargs)
+        return super().load(path, env, device, custom_objects, print_system_info, force_reset, **kwargs)
 
     def save(
         self,

@@ -249,9 +249,23 @@ class EpisodicReuseAlgorithm(PolicyReuseAlgorithm):
         episodes.returns = episodes.returns + episodes.discounts * (
             reward if normalizer is None else normalizer.get_original_reward()
         )
-        episodes.discounts = episodes.discounts * self.gamma
+        episodes.discounts = episodes.discounts * self.return_discount
         if dones.any() and self.arm_names:
-            self._finish_episodes(episodes.arms[dones], episodes.returns[dones])
+            self._end_episodes(episodes, dones)
+
+    @property
+    def return_discount(self) -> float:
+        """The discount of the returns that arms are compared by."""
+        return self.gamma
+
+    def _end_episodes(self, episodes: EpisodeState, dones: np.ndarray) -> None:
+        """
+        Learn from the returns of the episodes that have ended.
+
+        :param episodes: where each environment stands in its episode
+        :param dones: which of them has ended
+        """
+        self._finish_episodes(episodes.arms[dones], episodes.returns[dones])
 
     def _finish_episodes(self, arms: np.ndarray, returns: np.ndarray) -> None:
         """

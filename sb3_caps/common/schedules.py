@@ -23,6 +23,8 @@ class PiecewiseLinear:
         steps = [step for step, _ in points]
         if not points or any(later <= earlier for earlier, later in itertools.pairwise(steps)):
             raise ValueError(f"A schedule needs points (step, value) in the order of their steps, not {points!r}.")
+        if not np.isfinite(np.array(points, dtype=np.float64)).all():
+            raise ValueError(f"A schedule needs finite numbers, not {points!r}.")
         self.points = [(float(step), float(value)) for step, value in points]
         self.total_timesteps = total_timesteps
 

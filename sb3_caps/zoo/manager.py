@@ -1,7 +1,6 @@
 """rl_zoo3's experiment manager, with what our algorithms need besides."""
 
 import argparse
-import inspect
 import time
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_caps.common.callbacks import HyperparameterLog, OptionMonitor
+from sb3_caps.common.checks import constructor_arguments
 from sb3_caps.common.extras import require
 from sb3_caps.common.settings import SCHEDULES, entries, make_schedules
 from sb3_caps.zoo.algorithms import ALGORITHMS
@@ -114,9 +114,7 @@ class PolicyReuseManager(exp_manager.ExperimentManager):  # type: ignore[name-de
         if self.algo not in ALGORITHMS:
             # SB3's DQN has no such argument, but follows the schedule when it is set
             self.exploration_schedule = hyperparams.pop("exploration_schedule", None)
-        classes = [cls for cls in zoo_utils.ALGOS[self.algo].__mro__ if "__init__" in vars(cls) and cls is not object]
-        known = {name for cls in classes for name in inspect.signature(cls.__init__).parameters}
-        unknown = sorted(set(hyperparams) - known)
+        unknown = sorted(set(hyperparams) - constructor_arguments(zoo_utils.ALGOS[self.algo]).keys())
         if unknown:
             raise ValueError(f"{self.algo} has no argument {', '.join(unknown)}: see {self.config} and -params.")
         return hyperparams

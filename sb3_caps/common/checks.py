@@ -1,0 +1,157 @@
+"""What the algorithms refuse: numbers that are none, arguments that do not exist, buffers that are too small."""
+
+import difflib
+import inspect
+from collections.abc import Iterable
+from numbers import Real
+from types import NoneType
+from typing import Any, get_args
+
+import numpy as np
+from stable_baselines3.common.base_class import BaseAlgorithm
+
+from sb3_caps.common.sources import Observations
+
+
+def constructor_arguments(algorithm: type[BaseAlgorithm]) -> dict[str, inspect.Parameter]:
+    """
+    :param algorithm: a class of algorithms
+    :return: what its constructor takes by name, its base classes' included
+    """
+    arguments: dict[str, inspect.Parameter] = {}
+    for cls in algorithm.__mro__:
+        if "__init__" in vars(cls) and cls is not object:
+            for name, parameter in list(inspect.signature(vars(cls)["__init__"]).parameters.items())[1:]:
+                if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+                    arguments.setdefault(name, parameter)
+    return arguments
+
+
+def check_names(algorithm: type[BaseAlgorithm], names: Iterable[str]) -> None:
+    """
+    Refuse arguments that an algorithm does not have.
+
+    :param algorithm: its class
+    :param names: the names of what was passed
+    """
+    known = constructor_arguments(algorithm)
+    for name in names:
+        if name not in known:
+            similar = difflib.get_close_matches(name, known, n=1)
+            hint = f": did you mean {similar[0]}?" if similar else "."
+            raise TypeError(f"{algorithm.__name__} has no argument {name}{hint}")
+
+
+def check_numbers(model: BaseAlgorithm) -> None:
+    """
+    Refuse NaN in any argument, and a schedule or anything else where a number is meant.
+
+    :param model: with the arguments that it was given
+    """
+    for name, parameter in constructor_arguments(type(model)).items():
+        value = getattr(model, name, None)
+        if _has_nan(value):
+            raise ValueError(f"{name} must be a number, not {value}.")
+        parts = set(get_args(parameter.annotation) or [parameter.annotation])
+        if parts <= {int, float, NoneType} and value is not None and not isinstance(value, Real):
+            raise ValueError(f"{name} must be a number, not {value!r}: it stays the same in a run.")
+
+
+def _has_nan(value: Any) -> bool:
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        return any(_has_nan(part) for part in value)
+    if isinstance(value, np.ndarray):
+        return value.dtype.kind == "f" and bool(np.isnan(value).any())
+    return isinstance(value, Real) and bool(np.isnan(float(value)))
+
+
+def check_buffer_size(buffer_size: int, batch_size: int, n_envs: int) -> None:
+    """
+    Refuse a replay buffer that has no room for one batch.
+
+    :param buffer_size: transitions of all environments
+    :param batch_size: transitions of a batch
+    :param n_envs: number of environments
+    """
+    needed = max(batch_size, n_envs)
+    if buffer_size < needed:
+        raise ValueError(
+            f"buffer_size must be at least {needed}, to hold a batch of {batch_size} transitions and one of each of "
+            f"{n_envs} environments, not {buffer_size}."
+        )
+
+
+def check_rewards(rewards: np.ndarray, step: int) -> None:
+    """
+    Refuse rewards that are NaN or infinite.
+
+    :param rewards: one for each environment
+    :param step: the steps of all environments so far
+    """
+    _check_finite("reward", rewards, step)
+
+
+def check_observations(observations: Observations, step: int) -> None:
+    """
+    Refuse observations with a number that is NaN or infinite.
+
+    :param observations: one for each environment
+    :param step: the steps of all environments so far
+    """
+    if isinstance(observations, dict):
+        for key, values in observations.items():
+            _check_finite(f"observation '{key}'", values, step)
+    else:
+        _check_finite("observation", observations, step)
+
+
+def check_terminal_observations(dones: np.ndarray, infos: list[dict[str, Any]], step: int) -> None:
+    """
+    Refuse last observations of episodes with a number that is NaN or infinite.
+
+    :param dones: which episodes have ended
+    :param infos: where the last observations are
+    :param step: the steps of all environments so far
+    """
+    for i in np.flatnonzero(dones):
+        last = infos[i].get("terminal_observation")
+        parts = last if isinstance(last, dict) else {None: last}
+        for key, values in parts.items():
+            if values is not None:
+                name = "last observation" if key is None else f"last observation '{key}'"
+                _check_finite(name, np.asarray(values)[None], step, first=int(i))
+
+
+def _check_finite(what: str, values: np.ndarray, step: int, first: int = 0) -> None:
+    """
+    :param what: what the values are, for the message
+    :param values: a batch of them
+    :param step: the steps of all environments so far
+    :param first: the environment that the first of them comes from
+    """
+    if values.dtype.kind != "f" or np.isfinite(values).all():
+        return
+    bad = ~np.isfinite(values.reshape(len(values), -1))
+    i = int(bad.any(axis=1).argmax())
+    value = values.reshape(len(values), -1)[i][bad[i]][0]
+    raise ValueError(
+        f"The {what} of environment {first + i} is {value} in step {step}, where it has to be finite: mend the "
+        "environment. Nothing of this step was stored, and the model can be saved as it is."
+    )
+
+
+def check_n_envs(what: str, n_given: int, n_envs: int) -> None:
+    """
+    Refuse what belongs to another number of environments than the observations.
+
+    :param what: what was given
+    :param n_given: how many environments it is for
+    :param n_envs: how many observations there are
+    """
+    if n_given != n_envs:
+        raise ValueError(
+            f"{what} is that of {n_given} environments, but there are observations of {n_envs}: pass what belongs to "
+            "these environments, or None."
+        )

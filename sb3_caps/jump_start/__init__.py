@@ -1,0 +1,3 @@
+from sb3_caps.jump_start.jump_start import JumpStart
+
+__all__ = ["JumpStart"]

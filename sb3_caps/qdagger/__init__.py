@@ -1,0 +1,3 @@
+from sb3_caps.qdagger.qdagger import QDagger
+
+__all__ = ["QDagger"]

@@ -1,0 +1,192 @@
+"""QDagger: a source policy distilled into a deep Q-network, with a weight that falls as the learner catches up."""
+
+import math
+from typing import Any, TypeVar
+
+import numpy as np
+import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.type_aliases import (
+    DictReplayBufferSamples,
+    MaybeCallback,
+    ReplayBufferSamples,
+    TensorDict,
+)
+from torch.nn import functional as F
+
+from sb3_caps.common.episodic import EpisodeState
+from sb3_caps.common.guided import GuidedReuseAlgorithm
+
+SelfQDagger = TypeVar("SelfQDagger", bound="QDagger")
+
+
+class QDagger(GuidedReuseAlgorithm):
+    """
+    QDagger: reincarnating reinforcement learning from a policy
+
+    The guide, here the teacher, acts for the first share of the run, and the student learns from its steps alone.
+    Then the student acts, ε-greedily. In both phases its loss is that of DQN and a distillation loss: the
+    cross-entropy of softmax(Q / T) with the action of the teacher. The weight of the latter is 1 in the first phase,
+    then λ = (teacher's return - student's) / (teacher's return - random policy's), within 0 and 1.
+
+    Paper: Agarwal and others: Reincarnating Reinforcement Learning, NeurIPS 2022, https://arxiv.org/abs/2206.01626;
+    CleanRL has it for DQN. What was chosen here:
+
+    - The paper's λ = 1 - student's return / teacher's return needs returns above 0. Here a random policy's return is
+      where λ is 1. If no source does better than it, nothing is distilled.
+    - That difference of returns is also the unit of the temperature T, so that it fits rewards of any size, and the
+      distillation loss is scaled to pull as hard as a temporal difference of T does.
+    - Sources give one action each, so the teacher's distribution is all on that action. A teacher with a memory is
+      asked as at the start of an episode.
+    - The student learns while the teacher acts and not afterwards, from one replay buffer, so there are as many
+      gradient steps as in DQN. A step of the teacher is random with probability ε, for more than one way to be seen.
+
+    :param args: see ``GuidedReuseAlgorithm``
+    :param teacher_fraction: Fraction of the run in which the teacher acts, trials of the sources included
+    :param temperature: T as a share of the difference between the teacher's return and a random policy's
+    :param kwargs: see ``GuidedReuseAlgorithm``
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        teacher_fraction: float = 0.1,
+        temperature: float = 0.01,
+        _init_setup_model: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, _init_setup_model=False, **kwargs)
+        self.teacher_fraction = teacher_fraction
+        self.temperature = temperature
+
+        if _init_setup_model:
+            self._setup_model()
+
+    def _check_arguments(self) -> None:
+        super()._check_arguments()
+        if not 0 <= self.teacher_fraction <= 1:
+            raise ValueError(f"teacher_fraction must be from 0 to 1, not {self.teacher_fraction}.")
+        if not 0 < self.temperature < math.inf:
+            raise ValueError(f"temperature must be above 0, not {self.temperature}.")
+
+    @property
+    def horizon(self) -> float:
+        """How many steps the teacher acts for in an episode that starts now: all or none."""
+        teaches = self.advantage > 0 and 1 - self._current_progress_remaining < self.teacher_fraction
+        return math.inf if teaches else 0.0
+
+    @property
+    def distillation_weight(self) -> float:
+        """λ: 1 for a student as bad as a random policy, 0 for one as good as the teacher."""
+        if self.advantage == 0:
+            return 0.0
+        if self.horizon > 0 or self.recent_return is None:
+            return 1.0
+        assert self.mean_returns is not None
+        return float(np.clip((self.mean_returns[self.guide] - self.recent_return) / self.advantage, 0, 1))
+
+    @property
+    def value_temperature(self) -> float:
+        """T, in the unit of the Q-values."""
+        normalizer = self._vec_normalize_env
+        scale = 1.0
+        if normalizer is not None and normalizer.norm_reward:
+            # The student learns from rewards that are divided by this
+            scale = math.sqrt(float(normalizer.ret_rms.var) + normalizer.epsilon)
+        return self.temperature * self.advantage / scale
+
+    def _guidance(self) -> np.ndarray:
+        # Exploration replaces steps of the teacher, but none of those that tell how good it is
+        return super()._guidance() * np.where(self._trials, 1.0, 1.0 - self.exploration_rate)
+
+    def _random_probability(self, epsilon: float, episodes: EpisodeState) -> np.ndarray:
+        # The teacher's share of exploration is drawn above
+        return np.where(np.isfinite(self._guide_steps), epsilon, 1.0)
+
+    def _teacher_actions(self, observations: th.Tensor | TensorDict) -> th.Tensor:
+        """
+        :param observations: a batch, as the replay buffer gives it
+        :return: what the teacher would do there
+        """
+        assert self.guide is not None
+        emitted: Any
+        if isinstance(observations, dict):
+            assert isinstance(self.observation_space, spaces.Dict)
+            emitted = {key: _as_array(values, self.observation_space[key]) for key, values in observations.items()}
+            n_observations = len(next(iter(observations.values())))
+        else:
+            emitted = _as_array(observations, self.observation_space)
+            n_observations = len(observations)
+        emitted = self.options.as_emitted(emitted, normalized=True)
+        actions, _ = self.options.sources[self.guide].actions(emitted, None, np.ones(n_observations, dtype=bool))
+        return th.as_tensor(actions.reshape(-1), dtype=th.int64, device=self.device)
+
+    def distillation_loss(self, q_values: th.Tensor, teacher_actions: th.Tensor) -> th.Tensor:
+        """
+        :param q_values: the student's, of shape (batch, actions)
+        :param teacher_actions: the action of the teacher in each state
+        :return: the cross-entropy of softmax(Q / T) with them, weighed so that its gradient for a Q-value is no larger
+            than that of DQN's Huber loss for a temporal difference of T
+        """
+        temperature = self.value_temperature
+        return temperature * min(temperature, 1.0) * F.cross_entropy(q_values / temperature, teacher_actions)
+
+    def train(self, gradient_steps: int, batch_size: int = 100) -> None:
+        weight = self.distillation_weight
+        if weight == 0:
+            super().train(gradient_steps, batch_size)
+            return
+        self.policy.set_training_mode(True)
+        self._update_learning_rate(self.policy.optimizer)
+        assert self.replay_buffer is not None
+        losses, distillation_losses = [], []
+        for _ in range(gradient_steps):
+            replay_data = self.replay_buffer.sample(batch_size, env=self._vec_normalize_env)
+            q_values = self.q_net(replay_data.observations)
+            current_q_values = q_values.gather(1, replay_data.actions.long())
+            loss = F.smooth_l1_loss(current_q_values, self._target_q_values(replay_data))
+            distillation_loss = self.distillation_loss(q_values, self._teacher_actions(replay_data.observations))
+            losses.append(loss.item())
+            distillation_losses.append(distillation_loss.item())
+
+            self.policy.optimizer.zero_grad()
+            (loss + weight * distillation_loss).backward()
+            th.nn.utils.clip_grad_norm_(self.policy.parameters(), self.max_grad_norm)
+            self.policy.optimizer.step()
+
+        self._n_updates += gradient_steps
+        self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
+        self.logger.record("train/loss", np.mean(losses))
+        self.logger.record("train/distillation_loss", np.mean(distillation_losses))
+
+    def _target_q_values(self, replay_data: ReplayBufferSamples | DictReplayBufferSamples) -> th.Tensor:
+        """DQN's target for each transition."""
+        discounts = replay_data.discounts if replay_data.discounts is not None else self.gamma
+        with th.no_grad():
+            next_q_values = self.q_net_target(replay_data.next_observations).max(dim=1, keepdim=True).values
+            return replay_data.rewards + (1 - replay_data.dones) * discounts * next_q_values
+
+    def dump_logs(self) -> None:
+        """
+        Write log data.
+        """
+        if self.guide is not None:
+            self.logger.record("reuse/distillation_weight", self.distillation_weight)
+        super().dump_logs()
+
+    def learn(
+        self: SelfQDagger,
+        total_timesteps: int = 100_000,
+        callback: MaybeCallback = None,
+        log_interval: int = 4,
+        tb_log_name: str = "QDagger",
+        reset_num_timesteps: bool = True,
+        progress_bar: bool = False,
+    ) -> SelfQDagger:
+        return super().learn(total_timesteps, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar)
+
+
+def _as_array(observations: th.Tensor, space: spaces.Space) -> np.ndarray:
+    """Without the axis that replay buffers add to observations that are single numbers."""
+    assert space.shape is not None
+    return observations.cpu().numpy().reshape(-1, *space.shape)
