@@ -23,7 +23,7 @@ from stable_baselines3 import DQN
 from stable_baselines3.common.base_class import BaseAlgorithm
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # type: ignore[import-untyped]
 
-from sb3_caps import CAPS, OPSTL, PRQL
+from sb3_caps import CAPS
 from sb3_caps.commands import main
 from sb3_caps.zoo import ALGORITHMS, find_config, make_source, register
 from sb3_caps.zoo.algorithms import convert_caps_params, sample_caps_params
