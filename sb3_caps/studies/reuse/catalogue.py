@@ -136,7 +136,7 @@ def _register_grid(name: str, map_name: str, goal: str) -> None:
     def optimum() -> float:
         return grid_plan(map_name, goal, GRID_GAMMA).value
 
-    register_task(Task(name, "grid", make_env, 30_000, helpful, harmful, best, optimum, GRID_GAMMA))
+    register_task(Task(name, "grid", make_env, 32_000, helpful, harmful, best, optimum, GRID_GAMMA))
 
 
 class KongTable(OptimalPolicy):
@@ -181,7 +181,7 @@ def _register_kong(name: str, setting: str, goal: str, held_back: bool = False) 
         return kong_plan(setting, goal).optimum(GAMMA)
 
     register_task(
-        Task(name, "kong", make_env, 80_000, helpful, harmful, best, optimum, GAMMA, held_back=held_back)
+        Task(name, "kong", make_env, 64_000, helpful, harmful, best, optimum, GAMMA, held_back=held_back)
     )
 
 
@@ -199,7 +199,7 @@ def _register_errands(name: str, make_world: Callable[[], Errands], places: str,
     def optimum() -> float:
         return make_world().optimum(discount)
 
-    register_task(Task(name, "errands", partial(batched_env, make_world), 40_000, helpful, harmful, best, optimum, discount))
+    register_task(Task(name, "errands", partial(batched_env, make_world), 32_000, helpful, harmful, best, optimum, discount))
 
 
 def key_and_door() -> Errands:
@@ -225,15 +225,15 @@ FAMILIES: dict[str, Callable[..., VecEnv]] = {
 WINDY = {"gravity": -7.0, "enable_wind": True, "wind_power": 12.0, "turbulence_power": 1.0}
 HEAVY = {"lengths": (1.0, 1.5), "masses": (1.0, 1.5)}
 
-_register_trained("cartpole-long", "classic", partial(batched_env, CartPole, gravity=15.0, length=1.5), 30_000)
-_register_trained("cartpole-weak", "classic", partial(batched_env, CartPole, force=2.5), 30_000)
-_register_trained("acrobot-heavy", "classic", partial(batched_env, Acrobot, **HEAVY), 30_000, held_back=True)
+_register_trained("cartpole-long", "classic", partial(batched_env, CartPole, gravity=15.0, length=1.5), 24_000)
+_register_trained("cartpole-weak", "classic", partial(batched_env, CartPole, force=2.5), 24_000)
+_register_trained("acrobot-heavy", "classic", partial(batched_env, Acrobot, **HEAVY), 24_000, held_back=True)
 _register_trained(
-    "mountaincar-steep", "mountaincar", partial(batched_env, MountainCar, gravity=0.0027, force=0.0009), 40_000
+    "mountaincar-steep", "mountaincar", partial(batched_env, MountainCar, gravity=0.0027, force=0.0009), 32_000
 )
-_register_trained("lander-windy", "lander", partial(lander, **WINDY), 60_000)
-_register_trained("breakout-sticky", "minatar", partial(minatar, game="breakout"), 60_000)
-_register_trained("asterix-sticky", "minatar", partial(minatar, game="asterix"), 60_000, held_back=True)
+_register_trained("lander-windy", "lander", partial(lander, **WINDY), 40_000)
+_register_trained("breakout-sticky", "minatar", partial(minatar, game="breakout"), 48_000)
+_register_trained("asterix-sticky", "minatar", partial(minatar, game="asterix"), 48_000, held_back=True)
 _register_grid("grid-g", "rooms", "g")
 _register_grid("grid-g-prime", "rooms", "g'")
 _register_grid("grid-changed", "rooms_changed", "g")

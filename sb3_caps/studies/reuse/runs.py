@@ -8,11 +8,12 @@ from typing import Any
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
 from sb3_caps.common.evaluation import discounted_returns
-from sb3_caps.experiments.checkpoints import Checkpoints, EpochCallback
-from sb3_caps.experiments.runner import Run
-from sb3_caps.studies.reuse.settings import arguments, settings
+from sb3_caps.common.settings import settings
 from sb3_caps.studies.reuse.sources import make_sources
 from sb3_caps.studies.reuse.tasks import get_task
+from sb3_caps.studies.reuse.training import arguments
+from sb3_caps.studies.shared.checkpoints import Checkpoints, EpochCallback
+from sb3_caps.studies.shared.runs import Run
 
 N_EVALUATIONS = 16
 EVALUATION_SEED = 1_000_000
@@ -46,7 +47,7 @@ def get_method(name: str) -> Method:
         an algorithm with DQN's arguments and ``source_policies``
     :return: the method
     """
-    known = settings()["methods"]
+    known = settings("reuse", "methods")
     if name in known:
         return Method(**known[name])
     if ":" not in name:
@@ -62,7 +63,7 @@ def build(config: dict[str, Any], sources: Path) -> OffPolicyAlgorithm:
     :return: a model that has not learned anything yet
     """
     task, method, seed = get_task(config["task"]), get_method(config["method"]), config["seed"]
-    kind = settings()["kinds"][task.kind]
+    kind = settings("reuse", "kinds")[task.kind]
     keywords = arguments(kind, *NO_ARGUMENTS) | arguments(method.arguments)
     if method.sources and config["sources"] != "none":
         keywords["source_policies"] = make_sources(task, config["sources"], sources, kind["net_arch"], seed)
@@ -84,7 +85,7 @@ def execute(run: Run) -> dict[str, Any]:
     :return: what to remember of it
     """
     task = get_task(run.config["task"])
-    kind, seed = settings()["kinds"][task.kind], run.config["seed"]
+    kind, seed = settings("reuse", "kinds")[task.kind], run.config["seed"]
     env = task.make_env(kind["episodes"], EVALUATION_SEED + seed)
 
     def measure(model: OffPolicyAlgorithm) -> dict[str, float]:

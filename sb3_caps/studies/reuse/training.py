@@ -1,21 +1,41 @@
 """Training of the networks that the suite needs beforehand: sources, and policies that show what is possible."""
 
 import pkgutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch as th
+from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
-from sb3_caps.common.evaluation import discounted_returns
+from sb3_caps.common.save_util import atomic_write
+from sb3_caps.common.settings import settings
 from sb3_caps.studies.reuse.catalogue import FAMILIES
-from sb3_caps.studies.reuse.settings import arguments, settings
 from sb3_caps.studies.reuse.tasks import get_task
+from sb3_caps.studies.shared.runs import Run
+from sb3_caps.studies.shared.scheduler import run_missing, this_command
 
-EVALUATION_SEED = 10_000
-EVALUATION_ENVS = 20
-NO_ARGUMENTS = ("algorithm", "env", "n_envs", "normalize", "steps", "seed")
+MODEL = "model.zip"
+# What an entry says of a run and not of its algorithm
+RUN_KEYS = ("algorithm", "env", "n_envs", "normalize", "steps", "seed")
+
+
+def trainings() -> dict[str, dict[str, Any]]:
+    """:return: all that can be trained, by name"""
+    return settings("reuse", "sources") | settings("reuse", "references")
+
+
+def arguments(entry: dict[str, Any], *without: str) -> dict[str, Any]:
+    """
+    :param entry: of ``zoo_configs/reuse.yml``
+    :param without: what is no argument of an algorithm
+    :return: its arguments; ``{start, end, end_fraction}`` is a ``LinearSchedule``
+    """
+    return {
+        key: LinearSchedule(**value) if isinstance(value, dict) and "start" in value else value
+        for key, value in entry.items()
+        if key not in without
+    }
 
 
 def make_training_env(name: str, n_envs: int, seed: int) -> VecEnv:
@@ -30,36 +50,35 @@ def make_training_env(name: str, n_envs: int, seed: int) -> VecEnv:
     return FAMILIES[name](n_envs=n_envs, seed=seed) if name in FAMILIES else get_task(name).make_env(n_envs, seed)
 
 
-def train(name: str, folder: Path) -> dict[str, Any]:
+def train(run: Run) -> None:
     """
     Train one network and keep it.
 
-    :param name: of an entry of ``sources`` or ``references``
-    :param folder: of all trained networks
-    :return: what to remember of it
+    :param run: whose config is an entry of ``sources`` or ``references``
     """
-    entry = (settings()["sources"] | settings()["references"])[name]
+    entry = run.config
     seed = entry.get("seed", 0)
     env = make_training_env(entry["env"], entry["n_envs"], seed)
     if entry.get("normalize"):
         env = VecNormalize(env, gamma=entry["gamma"])
     algorithm = pkgutil.resolve_name(entry["algorithm"])
-    model = algorithm("MlpPolicy", env, seed=seed, device="cpu", **arguments(entry, *NO_ARGUMENTS))
+    model = algorithm("MlpPolicy", env, seed=seed, device="cpu", **arguments(entry, *RUN_KEYS))
     model.learn(entry["steps"])
-    (folder / name).mkdir(parents=True, exist_ok=True)
     if isinstance(env, VecNormalize):
-        env.save(str(folder / name / "vecnormalize.pkl"))
-    model.save(folder / name / "model.zip", exclude=["replay_buffer"])
-    return {"name": name, "steps": entry["steps"], "seed": seed}
+        env.save(str(run.folder / "vecnormalize.pkl"))
+    with atomic_write(run.folder / MODEL) as file:
+        model.save(file)
 
 
-if __name__ == "__main__":
-    import sys, time
-    th.set_num_threads(1)
-    folder = Path(sys.argv[1])
-    names = sys.argv[2:] or list(settings()["sources"]) + list(settings()["references"])
-    for name in names:
-        if (folder / name / "model.zip").is_file(): continue
-        t = time.time()
-        train(name, folder)
-        print(name, round(time.time() - t), "s", flush=True)
+def train_missing(folder: Path, names: Sequence[str], jobs: int = 2) -> list[str]:
+    """
+    Train what is not there yet.
+
+    :param folder: of all trained networks
+    :param names: of what to train
+    :param jobs: how many at a time
+    :return: the errors of those that failed
+    """
+    known = trainings()
+    runs = [Run(folder / name, known[name], known[name]["steps"], MODEL) for name in names]
+    return run_missing(runs, train, jobs, command=this_command())
