@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from itertools import permutations
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -180,9 +180,7 @@ def _register_kong(name: str, setting: str, goal: str, held_back: bool = False) 
     def optimum() -> float:
         return kong_plan(setting, goal).optimum(GAMMA)
 
-    register_task(
-        Task(name, "kong", make_env, 64_000, helpful, harmful, best, optimum, GAMMA, held_back=held_back)
-    )
+    register_task(Task(name, "kong", make_env, 64_000, helpful, harmful, best, optimum, GAMMA, held_back=held_back))
 
 
 def _register_errands(name: str, make_world: Callable[[], Errands], places: str, discount: float) -> None:
@@ -199,7 +197,9 @@ def _register_errands(name: str, make_world: Callable[[], Errands], places: str,
     def optimum() -> float:
         return make_world().optimum(discount)
 
-    register_task(Task(name, "errands", partial(batched_env, make_world), 32_000, helpful, harmful, best, optimum, discount))
+    register_task(
+        Task(name, "errands", partial(batched_env, make_world), 64_000, helpful, harmful, best, optimum, discount)
+    )
 
 
 def key_and_door() -> Errands:
@@ -208,8 +208,8 @@ def key_and_door() -> Errands:
 
 
 def delivery() -> Errands:
-    """:return: fetch a package from one of four places and bring it to another: 20 in the end, at 1 a step"""
-    return Errands((MAPS / "delivery.txt").read_text(), list(permutations("ABCD", 2)), reward=20.0, cost=1.0)
+    """:return: fetch a package from one of two places and bring it to one of two others: 20 in the end, at 1 a step"""
+    return Errands((MAPS / "delivery.txt").read_text(), list(product("AB", "CD")), reward=20.0, cost=1.0)
 
 
 # The sources of a family are trained with original physics, the tasks' own references with theirs. MinAtar's rules are

@@ -63,7 +63,7 @@ def build(config: dict[str, Any], sources: Path) -> OffPolicyAlgorithm:
     :return: a model that has not learned anything yet
     """
     task, method, seed = get_task(config["task"]), get_method(config["method"]), config["seed"]
-    kind = settings("reuse", "kinds")[task.kind]
+    kind = task.settings
     keywords = arguments(kind, *NO_ARGUMENTS) | arguments(method.arguments)
     if method.sources and config["sources"] != "none":
         keywords["source_policies"] = make_sources(task, config["sources"], sources, kind["net_arch"], seed)
@@ -85,7 +85,7 @@ def execute(run: Run) -> dict[str, Any]:
     :return: what to remember of it
     """
     task = get_task(run.config["task"])
-    kind, seed = settings("reuse", "kinds")[task.kind], run.config["seed"]
+    kind, seed = task.settings, run.config["seed"]
     env = task.make_env(kind["episodes"], EVALUATION_SEED + seed)
 
     def measure(model: OffPolicyAlgorithm) -> dict[str, float]:
@@ -94,7 +94,7 @@ def execute(run: Run) -> dict[str, Any]:
     callback = EpochCallback(
         run.steps // N_EVALUATIONS, measure, run.curve, Checkpoints(run.folder, ()), seconds_between=float("inf")
     )
-    model = build(run.config, Path(run.config["source_folder"]))
+    model = build(run.config, Path(run.config["trained"]))
     model.learn(run.steps, callback, log_interval=10**9)
     callback.maybe_evaluate()
     env.seed(FINAL_SEED + seed)

@@ -3,11 +3,13 @@
 import importlib
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from stable_baselines3.common.vec_env import VecEnv
+
+from sb3_caps.common.settings import settings
 
 # The number of environments and a seed, to a vectorised environment
 EnvMaker: TypeAlias = Callable[[int, int], VecEnv]
@@ -32,6 +34,7 @@ class Task:
     :param reference: the return that counts as 1; by default the optimum or what ``references.json`` says
     :param random: the return that counts as 0, that of random actions; by default what ``references.json`` says
     :param held_back: whether nothing may be chosen on this task
+    :param arguments: settings in place of those of its kind
     """
 
     name: str
@@ -46,6 +49,25 @@ class Task:
     reference: float | None = None
     random: float | None = None
     held_back: bool = False
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What all methods learn it with."""
+        return settings("reuse", "kinds")[self.kind] | self.arguments
+
+    @property
+    def scale(self) -> tuple[float, float]:
+        """The returns that count as 0 and as 1: that of random actions, and the reference."""
+        found = references().get(self.name, {})
+        low = found.get("random") if self.random is None else self.random
+        high = found.get("reference") if self.reference is None else self.reference
+        if low is None or high is None:
+            raise ValueError(
+                f"Task {self.name!r} has no reference: give it `random` and `reference`, or let "
+                "`sb3-caps reproduce reuse --references` find them."
+            )
+        return low, high
 
 
 TASKS: dict[str, Task] = {}

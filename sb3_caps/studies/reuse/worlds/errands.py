@@ -23,7 +23,10 @@ class Maze:
 
     def __init__(self, text: str) -> None:
         rows = text.split()
-        free = {(y, x): i for i, (y, x) in enumerate((y, x) for y, row in enumerate(rows) for x, c in enumerate(row) if c != "#")}
+        free = {
+            (y, x): i
+            for i, (y, x) in enumerate((y, x) for y, row in enumerate(rows) for x, c in enumerate(row) if c != "#")
+        }
         self.n_cells = len(free)
         self.places = {rows[y][x]: cell for (y, x), cell in free.items() if rows[y][x] != "."}
         self.successors = np.array([[free.get((y + dy, x + dx), i) for dy, dx in MOVES] for (y, x), i in free.items()])
@@ -157,7 +160,7 @@ class Errands(World):
         values = []
         for first, second in self.cells_of_places[self.errands]:
             then = self.maze.action_values(second, self.reward, self.cost, gamma)
-            before = self.maze.action_values(first, gamma * then[first].max() , self.cost, gamma)
+            before = self.maze.action_values(first, gamma * then[first].max(), self.cost, gamma)
             values.append([before, then])
         return np.array(values)
 
