@@ -18,6 +18,7 @@ from sb3_caps.envs.grid import TablePolicy
 from sb3_caps.envs.grid import optimal_policy as grid_policy
 from sb3_caps.envs.grid import plan as grid_plan
 from sb3_caps.envs.monster_kong.level import GOALS, Setting
+from sb3_caps.envs.monster_kong.observations import FeatureObserver
 from sb3_caps.envs.monster_kong.planner import plan as kong_plan
 from sb3_caps.envs.monster_kong.sources import OptimalPolicy
 from sb3_caps.envs.monster_kong.vec_env import MonsterKongVecEnv
@@ -155,6 +156,7 @@ class KongTable(OptimalPolicy):
         self._worst = worst_actions(-steps, seed)
 
     def __call__(self, observations: np.ndarray) -> np.ndarray:
+        assert isinstance(self._observer, FeatureObserver)
         return self._worst[self._observer.identify(np.asarray(observations))]
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -222,8 +224,8 @@ FAMILIES: dict[str, Callable[..., VecEnv]] = {
     "breakout": partial(minatar, game="breakout", sticky=0.0, ramping=False),
     "asterix": partial(minatar, game="asterix", sticky=0.0, ramping=False),
 }
-WINDY = {"gravity": -7.0, "enable_wind": True, "wind_power": 12.0, "turbulence_power": 1.0}
-HEAVY = {"lengths": (1.0, 1.5), "masses": (1.0, 1.5)}
+WINDY: dict[str, Any] = {"gravity": -7.0, "enable_wind": True, "wind_power": 12.0, "turbulence_power": 1.0}
+HEAVY: dict[str, Any] = {"lengths": (1.0, 1.5), "masses": (1.0, 1.5)}
 
 _register_trained("cartpole-long", "classic", partial(batched_env, CartPole, gravity=15.0, length=1.5), 24_000)
 _register_trained("cartpole-weak", "classic", partial(batched_env, CartPole, force=2.5), 24_000)

@@ -29,7 +29,7 @@ class CartPole(World):
         return generator.uniform(-0.05, 0.05, (count, 4))
 
     def step(self, states: np.ndarray, actions: np.ndarray, generator: np.random.Generator) -> Step:
-        x, x_dot, angle, angle_dot = states.T
+        _, x_dot, angle, angle_dot = states.T
         cos, sin = np.cos(angle), np.sin(angle)
         mass = self.MASS_CART + self.MASS_POLE
         push = (self.force * (2 * actions - 1) + self.MASS_POLE * self.length * angle_dot**2 * sin) / mass
