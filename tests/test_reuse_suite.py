@@ -111,9 +111,9 @@ def test_errands_by_hand() -> None:
     assert values[0, 1, 1].max() == pytest.approx(v_m)
     assert values[0, 0, 1].max() == pytest.approx(u_m) == pytest.approx(world.optimum(1.0))
     # Nothing is paid at D without the key, and the way to it is through K
-    states, rewards, done = world.step(np.array([[1, 0, 0]]), np.array([3]), _never_slips())
+    states, rewards, done = world.step(np.array([[1, 0, 0]]), np.array([3]), NeverSlips())
     assert (states[0].tolist(), rewards[0], done[0]) == ([2, 0, 0], -1.0, False)
-    states, rewards, done = world.step(np.array([[1, 0, 1]]), np.array([3]), _never_slips())
+    states, rewards, done = world.step(np.array([[1, 0, 1]]), np.array([3]), NeverSlips())
     assert (states[0].tolist(), rewards[0], done[0]) == ([2, 0, 1], 9.0, True)
     assert world.observe(np.array([[1, 0, 0], [1, 0, 1]])).tolist() == [
         [0, 1, 0, 0, 1, 1, 0],
@@ -121,7 +121,9 @@ def test_errands_by_hand() -> None:
     ]
 
 
-class _never_slips:  # noqa: N801, stands in for a generator
+class NeverSlips:
+    """In place of a generator."""
+
     def random(self, size: int) -> np.ndarray:
         return np.ones(size)
 

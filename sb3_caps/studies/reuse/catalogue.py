@@ -182,7 +182,7 @@ def _register_kong(name: str, setting: str, goal: str, held_back: bool = False) 
     def optimum() -> float:
         return kong_plan(setting, goal).optimum(GAMMA)
 
-    register_task(Task(name, "kong", make_env, 64_000, helpful, harmful, best, optimum, GAMMA, held_back=held_back))
+    register_task(Task(name, "kong", make_env, 128_000, helpful, harmful, best, optimum, GAMMA, held_back=held_back))
 
 
 def _register_errands(name: str, make_world: Callable[[], Errands], places: str, discount: float) -> None:

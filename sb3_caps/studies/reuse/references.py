@@ -17,7 +17,7 @@ from sb3_caps.studies.reuse.sources import make_sources
 from sb3_caps.studies.reuse.tasks import REFERENCES, Task, references
 from sb3_caps.studies.shared.runs import write_json
 
-EPISODES, SEED = 200, 3_000_000
+EPISODES, SEED = 100, 3_000_000
 
 
 class Alone:
