@@ -362,8 +362,8 @@ def test_a_third_party_method_and_task(tmp_path: Path, capsys: pytest.CaptureFix
 
 def test_a_killed_suite_goes_on(tmp_path: Path) -> None:
     """After a kill, finished runs stay as they are, and the rest is the same as without it."""
-    arguments = ["reproduce", "reuse", "--task", "key-door", "--method", "dqn", "--seeds", "0", "1", "2", "3"]
-    arguments += ["--steps", "3200", "--jobs", "1", "--results"]
+    arguments = ["reproduce", "reuse", "--task", "key-door", "--method", "dqn", "--seeds", "0", "1", "2"]
+    arguments += ["--steps", "1600", "--jobs", "1", "--results"]
     command = [sys.executable, "-c", "import sys; from sb3_caps.commands import main; sys.exit(main())"]
     killed = tmp_path / "killed"
     process = subprocess.Popen(
@@ -380,7 +380,7 @@ def test_a_killed_suite_goes_on(tmp_path: Path) -> None:
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     done = {file: file.stat().st_mtime_ns for file in killed.glob("**/finished.json")}
-    assert 1 <= len(done) < 4
+    assert 1 <= len(done) < 3
     assert main([*arguments, str(killed)]) == 0
     assert {file: file.stat().st_mtime_ns for file in done} == done
     assert main([*arguments, str(tmp_path / "whole")]) == 0

@@ -1,7 +1,7 @@
 """The tasks of the suite."""
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,9 +14,8 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_caps.common.extras import require
 from sb3_caps.common.sources import as_source, each
-from sb3_caps.envs.grid import TablePolicy
-from sb3_caps.envs.grid import optimal_policy as grid_policy
-from sb3_caps.envs.grid import plan as grid_plan
+from sb3_caps.envs.grid import Plan as GridPlan
+from sb3_caps.envs.grid import TablePolicy, plan
 from sb3_caps.envs.monster_kong.level import GOALS, Setting
 from sb3_caps.envs.monster_kong.observations import FeatureObserver
 from sb3_caps.envs.monster_kong.planner import plan as kong_plan
@@ -121,21 +120,31 @@ def _register_trained(name: str, kind: str, make_env: EnvMaker, steps: int, held
     )
 
 
+@cache
+def _grid_plan(map_name: str, goal: str) -> GridPlan:
+    """The planner takes seconds, and every run of a worker asks for the same."""
+    return plan(map_name, goal, GRID_GAMMA)
+
+
+def _grid_policy(map_name: str, goal: str, name: str) -> Any:
+    return as_source(TablePolicy(_grid_plan(map_name, goal).policy), name=name)
+
+
 def _register_grid(name: str, map_name: str, goal: str) -> None:
     make_env = partial(batched_env, partial(Grid, map_name, goal))
 
     def helpful(_: Path) -> list[Any]:
-        return [as_source(grid_policy("rooms", source, GRID_GAMMA), name=source) for source in ("G1", "G2", "G3", "G4")]
+        return [_grid_policy("rooms", source, source) for source in ("G1", "G2", "G3", "G4")]
 
     def harmful(_: Path) -> list[Any]:
-        values = grid_plan(map_name, goal, GRID_GAMMA).action_values
+        values = _grid_plan(map_name, goal).action_values
         return [as_source(TablePolicy(worst_actions(values, i)), name=f"harmful_{i}") for i in range(N_HARMFUL)]
 
     def best(_: Path) -> list[Any]:
-        return [as_source(grid_policy(map_name, goal, GRID_GAMMA), name="optimal")]
+        return [_grid_policy(map_name, goal, "optimal")]
 
     def optimum() -> float:
-        return grid_plan(map_name, goal, GRID_GAMMA).value
+        return _grid_plan(map_name, goal).value
 
     register_task(Task(name, "grid", make_env, 32_000, helpful, harmful, best, optimum, GRID_GAMMA))
 

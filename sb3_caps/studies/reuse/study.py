@@ -8,7 +8,7 @@ from sb3_caps.common.settings import settings
 from sb3_caps.studies.reuse.references import find_references, source_returns
 from sb3_caps.studies.reuse.runs import N_EVALUATIONS, execute, get_method
 from sb3_caps.studies.reuse.sources import CONDITIONS
-from sb3_caps.studies.reuse.tasks import TASKS, Task, get_task
+from sb3_caps.studies.reuse.tasks import TASKS, get_task
 from sb3_caps.studies.reuse.training import train_missing, trainings
 from sb3_caps.studies.shared.arguments import check_at_least
 from sb3_caps.studies.shared.lock import locked
@@ -61,16 +61,16 @@ def run(args: argparse.Namespace) -> int:
     check_at_least(1, jobs=args.jobs)
     check_at_least(N_EVALUATIONS, steps=args.steps)
     trained = args.trained or args.results / "sources"
-    tasks = [get_task(name) for name in args.task or (QUICK_TASKS if args.quick else TASKS)]
+    tasks = args.task or list(QUICK_TASKS if args.quick else TASKS)
     errors: list[str] = []
     with locked(args.results):
         if args.train:
             return 1 if train_missing(trained, list(trainings()), args.jobs) else 0
         if args.references:
-            find_references(tasks, trained)
+            find_references(map(get_task, tasks), trained)
             return 0
         for task in tasks:
-            _ = task.scale  # a task without a reference is refused before anything runs
+            _ = get_task(task).scale  # a task without a reference is refused before anything runs
         runs = list(planned(args, tasks, trained))
         if not args.draw:
             for task, condition in dict.fromkeys((run.config["task"], run.config["sources"]) for run in runs):
@@ -84,10 +84,10 @@ def run(args: argparse.Namespace) -> int:
     return 1 if errors else 0
 
 
-def planned(args: argparse.Namespace, tasks: list[Task], trained: Path) -> Iterator[Run]:
+def planned(args: argparse.Namespace, tasks: list[str], trained: Path) -> Iterator[Run]:
     """
     :param args: what the user asked for
-    :param tasks: the tasks
+    :param tasks: their names or import strings
     :param trained: the folder of trained sources
     :return: all runs of the suite
     """
@@ -117,26 +117,26 @@ def default_seeds(method: str, condition: str, quick: bool) -> range:
 
 
 def make_run(
-    results: Path, task: Task, method: str, condition: str, seed: int, trained: Path, steps: int | None = None
+    results: Path, task: str, method: str, condition: str, seed: int, trained: Path, steps: int | None = None
 ) -> Run:
     """
     :param results: the folder of the suite
-    :param task: the task
-    :param method: its name
+    :param task: its name or import string
+    :param method: the same
     :param condition: the sources
     :param seed: of the run
     :param trained: the folder of trained sources
     :param steps: how long, by default as long as the task says
     :return: the run
     """
-    steps = steps or task.steps
+    steps = steps or get_task(task).steps
     config = {
-        "task": task.name,
+        "task": task,
         "method": method,
         "sources": condition,
         "seed": seed,
         "steps": steps,
         "trained": str(trained.resolve()),
     }
-    parts = [name.replace(":", "_") for name in (task.name, f"{steps}_steps", condition, method)]
+    parts = [name.replace(":", "_") for name in (task, f"{steps}_steps", condition, method)]
     return Run(results.joinpath(*parts, f"seed_{seed}"), config, steps)
