@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -54,9 +55,9 @@ ALL, PLANNED = list(TASKS), [name for name, task in TASKS.items() if task.optimu
         ),
     ],
 )
-def test_a_batched_world_moves_as_gymnasiums(env_id, world, attributes) -> None:
+def test_a_batched_world_moves_as_gymnasiums(env_id: str, world: Any, attributes: dict[str, float]) -> None:
     """Physics changed by attributes in Gymnasium's environment give the same states, rewards and ends."""
-    env = gym.make(env_id).unwrapped
+    env: Any = gym.make(env_id).unwrapped
     for name, value in attributes.items():
         setattr(env, name, value)
     if env_id == "CartPole-v1":
@@ -79,7 +80,7 @@ def test_a_batched_world_moves_as_gymnasiums(env_id, world, attributes) -> None:
 
 def test_batched_env_ends_episodes_as_stable_baselines_does() -> None:
     """Truncation is told apart from termination, the last observation is kept, and a seed gives the same episodes."""
-    env = BatchedVecEnv(MountainCar(), 3, seed=1)
+    env: Any = BatchedVecEnv(MountainCar(), 3, seed=1)
     env.seed(5)
     first = env.reset()
     env.step(np.array([0, 1, 2]))
@@ -121,21 +122,21 @@ def test_errands_by_hand() -> None:
     ]
 
 
-class NeverSlips:
-    """In place of a generator."""
+class NeverSlips(np.random.Generator):
+    """A generator whose draws are never a slip."""
 
-    def random(self, size: int) -> np.ndarray:
-        return np.ones(size)
+    def __init__(self) -> None:
+        super().__init__(np.random.PCG64(0))
 
-    def integers(self, high: int, size: int) -> np.ndarray:
-        return np.zeros(size, dtype=np.int64)
+    def random(self, *args: Any, **kwargs: Any) -> Any:
+        return np.ones(*args)
 
 
 def test_planned_errands_are_what_episodes_bring() -> None:
     """The optimum is the mean return of the optimal policy, and no policy for one place comes near it."""
     world = key_and_door()
     task = get_task("key-door")
-    env = task.make_env(400, 0)
+    env: Any = task.make_env(400, 0)
     optimal = make_sources(task, "best", Path(), [8])[0]
     assert mean_return(Alone(optimal), task, env, 2000) == pytest.approx(world.optimum(task.discount), abs=0.01)
     for source in make_sources(task, "helpful", Path(), [8]):
@@ -182,7 +183,7 @@ def test_task_makes_sense(name: str) -> None:
     task = get_task(name)
     if task.kind in ("lander", "minatar"):
         pytest.importorskip("Box2D" if task.kind == "lander" else "minatar")
-    env = task.make_env(3, 0)
+    env: Any = task.make_env(3, 0)
     env.reset()
     for action in range(int(env.action_space.n)):
         observations, rewards, _, _ = env.step(np.full(3, action))
@@ -201,7 +202,7 @@ def test_planned_sources(name: str) -> None:
     """The best source has the optimum, harmful ones nothing, and every source can be pickled and keeps its actions."""
     task = get_task(name)
     assert references()[name]["reference"] == pytest.approx(task.optimum())  # type: ignore[misc]
-    env = task.make_env(100, 0)
+    env: Any = task.make_env(100, 0)
     low, high = task.scale
     best = make_sources(task, "best", Path(), [8])[0]
     spread = discounted_returns(Alone(best), env, task.discount, 300)
@@ -228,7 +229,7 @@ def test_conditions() -> None:
         make_sources(task, "good", Path(), [8])
     # Each seed has other random networks
     first, again, other = (make_sources(task, "useless", Path(), [8], seed)[0] for seed in (0, 0, 1))
-    observations = task.make_env(50, 0).reset()
+    observations: Any = task.make_env(50, 0).reset()
     acts = [source.actions(observations, None, np.ones(50, dtype=bool))[0] for source in (first, again, other)]
     np.testing.assert_array_equal(acts[0], acts[1])
     assert not np.array_equal(acts[0], acts[2])
@@ -244,7 +245,7 @@ def test_every_training_has_an_environment() -> None:
     for entry in trainings().values():
         name = entry["env"].removeprefix("-")
         assert name in FAMILIES or name in TASKS
-    env = make_training_env("-cartpole", 2, 0)
+    env: Any = make_training_env("-cartpole", 2, 0)
     env.reset()
     assert env.step(np.zeros(2, dtype=np.int64))[1].tolist() == [-1.0, -1.0]
 
@@ -336,7 +337,7 @@ TINY = Task(
 class SourceFan(DQN):
     """Somebody's method: DQN that is told of sources."""
 
-    def __init__(self, *args, source_policies=(), **kwargs) -> None:  # type: ignore[no-untyped-def]
+    def __init__(self, *args: Any, source_policies: Any = (), **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         assert len(source_policies) == 1
 
