@@ -336,7 +336,7 @@ def test_torch_functions_can_use_their_observations_without_a_warning() -> None:
     def by_torch(observations: np.ndarray) -> th.Tensor:
         return th.as_tensor(observations).argmax(dim=1) % 3
 
-    model = CAPS("CnnPolicy", Corridor("image"), source_policies=[go_right], seed=0, buffer_size=10)
+    model = CAPS("CnnPolicy", Corridor("image"), source_policies=[go_right], seed=0, buffer_size=100)
     options = options_of(by_torch, as_source(DQN("MlpPolicy", Corridor(), buffer_size=1), action_map=lambda a: a))
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -13,6 +13,10 @@ STUDIES = {
         "sb3_caps.studies.monster_kong.analysis",
         "what the study's settings rest on: exact option values under noise, and what random options see",
     ),
+    "reuse": (
+        "sb3_caps.studies.reuse.study",
+        "methods of policy reuse on tasks of many kinds, and what sources are worth",
+    ),
 }
 
 

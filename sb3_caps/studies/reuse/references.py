@@ -1,0 +1,111 @@
+"""What counts as 0 and as 1 on each task, and what the sources are worth alone."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from stable_baselines3.common.vec_env import VecEnv
+
+from sb3_caps.common.evaluation import discounted_returns
+from sb3_caps.common.settings import settings
+from sb3_caps.common.sources import SourcePolicy, SourceState
+from sb3_caps.studies.reuse.catalogue import load_trained
+from sb3_caps.studies.reuse.sources import make_sources
+from sb3_caps.studies.reuse.tasks import REFERENCES, Task, references
+from sb3_caps.studies.shared.runs import write_json
+
+EPISODES, SEED = 100, 3_000_000
+
+
+class Alone:
+    """
+    A source that acts by itself, to be evaluated as a model is.
+
+    :param source: the source
+    """
+
+    def __init__(self, source: SourcePolicy) -> None:
+        self.source = source
+
+    def predict(
+        self, observation: Any, state: SourceState = None, episode_start: Any = None, deterministic: bool = False
+    ) -> tuple[np.ndarray, SourceState]:
+        """As SB3's models do; a source is always deterministic."""
+        return self.source.actions(observation, state, episode_start)
+
+
+class Random:
+    """
+    Random actions.
+
+    :param space: of actions
+    """
+
+    def __init__(self, space: spaces.Discrete) -> None:
+        self.n_actions = int(space.n)
+        self.generator = np.random.default_rng(SEED)
+
+    def predict(
+        self, observation: Any, state: Any = None, episode_start: Any = None, deterministic: bool = False
+    ) -> tuple[np.ndarray, Any]:
+        """As SB3's models do."""
+        return self.generator.integers(self.n_actions, size=len(observation)), state
+
+
+def mean_return(policy: Any, task: Task, env: VecEnv, episodes: int = EPISODES) -> float:
+    """
+    :param policy: anything with ``predict``
+    :param task: the task
+    :param env: environments of it
+    :param episodes: how many episodes
+    :return: the mean return
+    """
+    env.seed(SEED)
+    return float(discounted_returns(policy, env, task.discount, episodes).mean())
+
+
+def source_returns(task: Task, condition: str, folder: Path) -> dict[str, float]:
+    """
+    What each source gets alone, found once and kept beside the trained ones.
+
+    :param task: the task
+    :param condition: which sources; random networks are none that a user would want to compare with
+    :param folder: with the trained sources
+    :return: the mean return of each source by name
+    """
+    if condition in ("none", "useless"):
+        return {}
+    file = folder / "returns" / f"{task.name}_{condition}.json".replace(":", "_")
+    if not file.is_file():
+        kind = task.settings
+        env = task.make_env(kind["episodes"], SEED)
+        sources = make_sources(task, condition, folder, kind["net_arch"])
+        named = [source for source in sources if not source.name.startswith("useless_")]
+        write_json(file, {source.name: mean_return(Alone(source), task, env) for source in named})
+    return json.loads(file.read_text())
+
+
+def find_references(tasks: Iterable[Task], folder: Path) -> None:
+    """
+    Evaluate random actions, and the policies trained on each task and its sources; the best is the reference.
+
+    :param tasks: of which to find them; written to ``references.json``
+    :param folder: with all trained networks
+    """
+    for task in tasks:
+        env = task.make_env(task.settings["episodes"], SEED)
+        assert isinstance(env.action_space, spaces.Discrete)
+        found: dict[str, Any] = {"random": mean_return(Random(env.action_space), task, env)}
+        if task.optimum is not None:
+            found |= {"reference": task.optimum(), "policy": "planner"}
+        else:
+            trained = [name for name, entry in settings("reuse", "references").items() if entry["env"] == task.name]
+            policies = [*load_trained(folder, *trained), *task.helpful(folder)]
+            returns = {policy.name: mean_return(Alone(policy), task, env) for policy in policies}
+            best = max(returns, key=lambda name: returns[name])
+            found |= {"reference": returns[best], "policy": best, "returns": returns}
+        print(task.name, found)
+        write_json(REFERENCES, references() | {task.name: {**found, "episodes": EPISODES, "seed": SEED}})

@@ -1,0 +1,229 @@
+"""The report of the suite: tables in Markdown, and the numbers behind its figures."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from sb3_caps.common.settings import settings
+from sb3_caps.studies.reuse import figures
+from sb3_caps.studies.reuse.references import source_returns
+from sb3_caps.studies.reuse.runs import get_method
+from sb3_caps.studies.reuse.statistics import (
+    Scores,
+    interquartile_mean,
+    probability_of_improvement,
+    stratified_interval,
+)
+from sb3_caps.studies.reuse.tasks import Task, get_task
+from sb3_caps.studies.shared.plots import save
+from sb3_caps.studies.shared.runs import Run, write_text
+from sb3_caps.studies.shared.statistics import bootstrap_interval, first_reached, median_reached
+from sb3_caps.studies.shared.tables import columns_of, markdown
+
+SHARE = 0.9
+
+
+@dataclass(frozen=True)
+class Result:
+    """
+    All seeds of a method on a task with one kind of sources.
+
+    :param task: the task
+    :param method: its name
+    :param sources: the condition
+    :param steps: of the evaluations
+    :param curves: of shape (seeds, evaluations), 0 being the return of random actions and 1 the reference
+    :param finals: the return at the end of each run, in the unit of the rewards
+    :param best_source: that of the best source alone; None where there is none to compare with
+    """
+
+    task: Task
+    method: str
+    sources: str
+    steps: np.ndarray
+    curves: np.ndarray
+    finals: np.ndarray
+    best_source: float | None
+
+    @property
+    def label(self) -> str:
+        """What tables and figures call it."""
+        label = get_method(self.method).label
+        return label if self.sources in ("helpful", "none") else f"{label}, {self.sources}"
+
+    @property
+    def areas(self) -> np.ndarray:
+        """The mean over the run, for each seed."""
+        return self.curves.mean(axis=1)
+
+    @property
+    def ends(self) -> np.ndarray:
+        """The mean of the last fifth of the run, for each seed."""
+        return self.curves[:, -max(self.curves.shape[1] // 5, 1) :].mean(axis=1)
+
+    @property
+    def reached(self) -> np.ndarray:
+        """The steps to 90% of the reference, for each seed."""
+        return first_reached(self.steps, self.curves, SHARE)
+
+
+def collect(runs: Sequence[Run], trained: Path) -> list[Result]:
+    """
+    :param runs: finished runs
+    :param trained: the folder of trained sources
+    :return: them by task, sources and method
+    """
+    groups: dict[tuple[str, str, str], list[Run]] = {}
+    for run in runs:
+        key = (run.config["task"], run.config["sources"], run.config["method"])
+        groups.setdefault(key, []).append(run)
+    results = []
+    for (name, sources, method), members in groups.items():
+        task = get_task(name)
+        low, high = task.scale
+        columns = columns_of(members)
+        finals = np.array([json.loads((run.folder / run.result).read_text())["final"] for run in members])
+        alone = source_returns(task, sources, trained)
+        curves = (columns["return"] - low) / (high - low)
+        best = max(alone.values()) if alone else None
+        results.append(Result(task, method, sources, columns["steps"][0], curves, finals, best))
+    return results
+
+
+def by_label(results: Sequence[Result]) -> dict[str, list[Result]]:
+    """
+    :param results: of any tasks and methods
+    :return: those of each label that has all tasks: means over different tasks cannot be compared
+    """
+    tasks = {result.task.name for result in results}
+    groups: dict[str, list[Result]] = {}
+    for result in results:
+        groups.setdefault(result.label, []).append(result)
+    return {
+        label: sorted(group, key=lambda result: result.task.name)
+        for label, group in groups.items()
+        if len(group) == len(tasks)
+    }
+
+
+def write_report(runs: Sequence[Run], trained: Path, folder: Path) -> str:
+    """
+    Write tables and figures.
+
+    :param runs: finished runs
+    :param trained: the folder of trained sources
+    :param folder: where to
+    :return: the tables
+    """
+    results = collect(runs, trained)
+    parts = ["## Over all tasks", overall_table(by_label(results))]
+    for title, held_back in (("Tasks that were held back", True), ("Tasks that were not held back", False)):
+        chosen = [result for result in results if result.task.held_back == held_back]
+        if chosen and len(chosen) < len(results):
+            parts += [f"## {title}", overall_table(by_label(chosen))]
+    parts += ["## Each task", task_table(results)]
+    text = "\n\n".join(parts) + "\n"
+    write_text(folder / "report.md", text)
+    labels = list(dict.fromkeys(result.label for result in results))
+    save(figures.draw_overview(by_label(results)), folder / "figures" / "overview.png")
+    save(figures.draw_tasks(results, labels), folder / "figures" / "tasks.png")
+    save(figures.draw_runs(results, labels), folder / "figures" / "runs.png")
+    return text
+
+
+def overall_table(groups: Mapping[str, Sequence[Result]]) -> str:
+    """
+    :param groups: the results of each label, on the same tasks in the same order
+    :return: a table in Markdown
+    """
+    methods = settings("reuse", "methods")
+    rivals = {name: groups.get(methods[name]["label"]) for name in ("dqn", "caps-none")}
+    rows = []
+    for label, group in groups.items():
+        areas, ends = [result.areas for result in group], [result.ends for result in group]
+        compared = [
+            "–" if rival is None or rival is group else improvement(areas, [result.areas for result in rival])
+            for rival in rivals.values()
+        ]
+        known = [result for result in group if result.best_source is not None]
+        below = sum(is_below(result) for result in known)
+        rows.append(
+            [
+                label,
+                str(min(len(task) for task in areas)),
+                with_interval(areas),
+                with_interval(ends),
+                *compared,
+                f"{below} of {len(known)}" if known else "–",
+            ]
+        )
+    header = ["method", "seeds", "area", "last fifth", "better than DQN", "better than no sources", "ends below source"]
+    return markdown(header, rows)
+
+
+def with_interval(scores: Scores) -> str:
+    """
+    :param scores: by task
+    :return: their interquartile mean with its interval
+    """
+    low, high = stratified_interval(interquartile_mean, scores)
+    return f"{interquartile_mean(scores):.2f} ({low:.2f} to {high:.2f})"
+
+
+def improvement(better: Scores, worse: Scores) -> str:
+    """
+    :param better: scores by task
+    :param worse: those of another method
+    :return: the probability of improvement with its interval
+    """
+    low, high = stratified_interval(probability_of_improvement, better, worse)
+    return f"{probability_of_improvement(better, worse):.0%} ({low:.0%} to {high:.0%})"
+
+
+def is_below(result: Result) -> bool:
+    """
+    :param result: with a best source
+    :return: whether the runs end below it, by more than the interval of their mean
+    """
+    assert result.best_source is not None
+    return bootstrap_interval(result.finals)[1] < result.best_source
+
+
+def task_table(results: Sequence[Result]) -> str:
+    """
+    :param results: all of them
+    :return: a table in Markdown, a row for each task, method and kind of sources
+    """
+    rows = []
+    for result in sorted(results, key=lambda result: result.task.name):
+        low, high = bootstrap_interval(result.finals)
+        best = result.best_source
+        verdict = "–" if best is None else f"{best:.3g}{', ends below' if is_below(result) else ''}"
+        rows.append(
+            [
+                result.task.name,
+                result.label,
+                str(len(result.finals)),
+                f"{result.areas.mean():.2f}",
+                median_reached(result.reached),
+                f"{result.ends.mean():.2f}",
+                f"{result.finals.mean():.3g} ({low:.3g} to {high:.3g})",
+                verdict,
+                f"{result.task.scale[1]:.3g}",
+            ]
+        )
+    header = [
+        "task",
+        "method",
+        "seeds",
+        "area",
+        "steps to 90%",
+        "last fifth",
+        "final return",
+        "best source",
+        "reference",
+    ]
+    return markdown(header, rows)

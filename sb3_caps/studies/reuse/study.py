@@ -1,0 +1,142 @@
+"""``sb3-caps reproduce reuse``: methods of policy reuse on tasks of many kinds, with good and with bad sources."""
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+
+from sb3_caps.common.settings import settings
+from sb3_caps.studies.reuse.references import find_references, source_returns
+from sb3_caps.studies.reuse.runs import N_EVALUATIONS, execute, get_method
+from sb3_caps.studies.reuse.sources import CONDITIONS
+from sb3_caps.studies.reuse.tasks import TASKS, get_task
+from sb3_caps.studies.reuse.training import train_missing, trainings
+from sb3_caps.studies.shared.arguments import check_at_least
+from sb3_caps.studies.shared.lock import locked
+from sb3_caps.studies.shared.runs import Run
+from sb3_caps.studies.shared.scheduler import finished_runs, run_missing, this_command
+
+# More seeds for what everything is compared with, fewer for what only CAPS is tried with
+SEEDS, MANY_SEEDS, FEW_SEEDS = range(5), range(10), range(3)
+COMPARED_WITH = ("dqn", "caps", "caps-none")
+OTHER_CONDITIONS = ("useless", "harmful", "mixed", "best")
+# Different kinds of tasks that need no training beforehand
+QUICK_TASKS = ("grid-g-prime", "kong-b-diamond", "delivery")
+QUICK_METHODS = ("dqn", "caps", "caps-none", "jump-start", "qdagger")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """
+    :param parser: of ``sb3-caps reproduce reuse``
+    """
+    get_task(QUICK_TASKS[0])  # registers them all
+    parser.add_argument("--task", nargs="+", help=f"{', '.join(TASKS)}, or package.module:TASK; all by default")
+    parser.add_argument(
+        "--sources", nargs="+", choices=CONDITIONS, help="by default helpful ones, and the others for CAPS alone"
+    )
+    parser.add_argument(
+        "--method", nargs="+", help=f"{', '.join(settings('reuse', 'methods'))}, or package.module:Algorithm"
+    )
+    parser.add_argument(
+        "--seeds", nargs="+", type=int, help="5 by default, 10 for CAPS, DQN and the control, 3 for other sources"
+    )
+    parser.add_argument("--steps", type=int, help="environment steps of each run, by default the task's own")
+    parser.add_argument("--quick", action="store_true", help="three tasks, five methods, three seeds")
+    parser.add_argument("--train", action="store_true", help="train sources and references that are missing, and stop")
+    parser.add_argument("--references", action="store_true", help="find the references of the tasks, and stop")
+    parser.add_argument("--draw", action="store_true", help="run nothing: report on the runs that are there")
+    parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
+    parser.add_argument("--backend", choices=["loky", "dask", "ray"], default="loky")
+    parser.add_argument("--address", help="of a running cluster, for Dask or Ray")
+    parser.add_argument("--results", type=Path, default=Path("results/reuse"))
+    parser.add_argument("--trained", type=Path, help="folder of trained sources, by default in the one of the results")
+
+
+def run(args: argparse.Namespace) -> int:
+    """
+    Run what is missing, then report.
+
+    :param args: what ``add_arguments`` asked for
+    :return: the exit code
+    """
+    check_at_least(1, jobs=args.jobs)
+    check_at_least(N_EVALUATIONS, steps=args.steps)
+    trained = args.trained or args.results / "sources"
+    tasks = args.task or list(QUICK_TASKS if args.quick else TASKS)
+    errors: list[str] = []
+    with locked(args.results):
+        if args.train:
+            return 1 if train_missing(trained, list(trainings()), args.jobs) else 0
+        if args.references:
+            find_references(map(get_task, tasks), trained)
+            return 0
+        for task in tasks:
+            _ = get_task(task).scale  # a task without a reference is refused before anything runs
+        runs = list(planned(args, tasks, trained))
+        if not args.draw:
+            for task, condition in dict.fromkeys((run.config["task"], run.config["sources"]) for run in runs):
+                source_returns(get_task(task), condition, trained)
+            errors = run_missing(runs, execute, args.jobs, args.backend, args.address, this_command())
+
+    # Matplotlib is slow to import, and workers do without it
+    from sb3_caps.studies.reuse.report import write_report
+
+    print(write_report(finished_runs(runs, args.results), trained, args.results))
+    return 1 if errors else 0
+
+
+def planned(args: argparse.Namespace, tasks: list[str], trained: Path) -> Iterator[Run]:
+    """
+    :param args: what the user asked for
+    :param tasks: their names or import strings
+    :param trained: the folder of trained sources
+    :return: all runs of the suite
+    """
+    methods = args.method or (QUICK_METHODS if args.quick else tuple(settings("reuse", "methods")))
+    for task in tasks:
+        for method in methods:
+            conditions = args.sources or ["helpful"]
+            if args.sources is None and method == "caps" and not args.quick:
+                conditions = ["helpful", *OTHER_CONDITIONS]
+            if not get_method(method).sources:
+                conditions = ["none"]
+            for condition in conditions:
+                for seed in args.seeds or default_seeds(method, condition, args.quick):
+                    yield make_run(args.results, task, method, condition, seed, trained, args.steps)
+
+
+def default_seeds(method: str, condition: str, quick: bool) -> range:
+    """
+    :param method: its name
+    :param condition: the sources
+    :param quick: whether the user has little time
+    :return: the seeds
+    """
+    if quick or condition in OTHER_CONDITIONS:
+        return FEW_SEEDS
+    return MANY_SEEDS if method in COMPARED_WITH else SEEDS
+
+
+def make_run(
+    results: Path, task: str, method: str, condition: str, seed: int, trained: Path, steps: int | None = None
+) -> Run:
+    """
+    :param results: the folder of the suite
+    :param task: its name or import string
+    :param method: the same
+    :param condition: the sources
+    :param seed: of the run
+    :param trained: the folder of trained sources
+    :param steps: how long, by default as long as the task says
+    :return: the run
+    """
+    steps = steps or get_task(task).steps
+    config = {
+        "task": task,
+        "method": method,
+        "sources": condition,
+        "seed": seed,
+        "steps": steps,
+        "trained": str(trained.resolve()),
+    }
+    parts = [name.replace(":", "_") for name in (task, f"{steps}_steps", condition, method)]
+    return Run(results.joinpath(*parts, f"seed_{seed}"), config, steps)

@@ -1,0 +1,408 @@
+"""The reuse suite: tasks and worlds, statistics by hand, and the command from end to end."""
+
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from stable_baselines3 import DQN
+
+from sb3_caps.commands import main
+from sb3_caps.common.evaluation import discounted_returns
+from sb3_caps.common.settings import settings
+from sb3_caps.studies.reuse import CONDITIONS, TASKS, Task, get_task, make_sources, register_task
+from sb3_caps.studies.reuse.catalogue import FAMILIES, MAPS, key_and_door
+from sb3_caps.studies.reuse.references import Alone, Random, mean_return
+from sb3_caps.studies.reuse.report import Result, is_below, overall_table
+from sb3_caps.studies.reuse.runs import build, get_method
+from sb3_caps.studies.reuse.statistics import (
+    interquartile_mean,
+    performance_profile,
+    probability_of_improvement,
+    stratified_interval,
+)
+from sb3_caps.studies.reuse.tasks import references
+from sb3_caps.studies.reuse.training import make_training_env, train_missing, trainings
+from sb3_caps.studies.reuse.worlds import BatchedVecEnv
+from sb3_caps.studies.reuse.worlds.classic import Acrobot, CartPole, MountainCar
+from sb3_caps.studies.reuse.worlds.errands import SLIP, Errands, Maze, worst_actions
+from sb3_caps.studies.reuse.worlds.minatar import MinAtar
+
+get_task("grid-g")  # registers all tasks
+ALL, PLANNED = list(TASKS), [name for name, task in TASKS.items() if task.optimum is not None]
+
+
+# --- worlds ---
+
+
+@pytest.mark.parametrize(
+    ("env_id", "world", "attributes"),
+    [
+        ("CartPole-v1", CartPole(15.0, 1.5, 4.0), {"gravity": 15.0, "length": 1.5, "force_mag": 4.0}),
+        ("MountainCar-v0", MountainCar(0.0027, 0.0009), {"gravity": 0.0027, "force": 0.0009}),
+        (
+            "Acrobot-v1",
+            Acrobot((1.0, 1.5), (1.0, 1.5)),
+            {"LINK_LENGTH_2": 1.5, "LINK_MASS_2": 1.5, "LINK_COM_POS_2": 0.75},
+        ),
+    ],
+)
+def test_a_batched_world_moves_as_gymnasiums(env_id: str, world: Any, attributes: dict[str, float]) -> None:
+    """Physics changed by attributes in Gymnasium's environment give the same states, rewards and ends."""
+    env: Any = gym.make(env_id).unwrapped
+    for name, value in attributes.items():
+        setattr(env, name, value)
+    if env_id == "CartPole-v1":
+        env.polemass_length = env.masspole * env.length
+    generator = np.random.default_rng(0)
+    for _ in range(5):
+        observation, _ = env.reset(seed=int(generator.integers(1000)))
+        states = np.array([env.state], dtype=np.float64)
+        np.testing.assert_allclose(world.observe(states)[0], observation, atol=1e-6)
+        for _ in range(60):
+            action = int(generator.integers(world.action_space.n))
+            observation, reward, terminated, _, _ = env.step(action)
+            states, rewards, ends = world.step(states, np.array([action]), generator)
+            np.testing.assert_allclose(world.observe(states)[0], observation, atol=2e-3)
+            assert (rewards[0], ends[0]) == (reward, terminated)
+            if terminated:
+                break
+            states = np.array([env.state], dtype=np.float64)
+
+
+def test_batched_env_ends_episodes_as_stable_baselines_does() -> None:
+    """Truncation is told apart from termination, the last observation is kept, and a seed gives the same episodes."""
+    env: Any = BatchedVecEnv(MountainCar(), 3, seed=1)
+    env.seed(5)
+    first = env.reset()
+    env.step(np.array([0, 1, 2]))
+    for _ in range(198):
+        observations, _, dones, _ = env.step(np.array([1, 1, 1]))
+        assert not dones.any()
+    observations, rewards, dones, infos = env.step(np.array([1, 1, 1]))
+    assert dones.all()
+    assert rewards.tolist() == [-1.0] * 3
+    assert all(info["TimeLimit.truncated"] for info in infos)
+    assert not np.array_equal(infos[0]["terminal_observation"], observations[0])
+    assert np.all((observations[:, 0] >= -0.6) & (observations[:, 0] <= -0.4))
+    env.seed(5)
+    np.testing.assert_array_equal(env.reset(), first)
+
+
+def test_errands_by_hand() -> None:
+    """A corridor K.D of three cells: from the middle to K and two steps to D, with slips, worked out by hand."""
+    world = Errands("#####\n#K.D#\n#####", [("K", "D")], reward=10.0, cost=1.0)
+    # One step succeeds with p = 0.9 + 0.1 / 4; up and down stay; the wrong way has 0.1 / 4
+    p, wrong = 1 - SLIP + SLIP / 4, SLIP / 4
+    stay = 1 - p - wrong
+    # Undiscounted, with the key: from D's neighbour m and from K: v_m = -1 + 10 p + stay v_m + wrong v_K and
+    # v_K = -1 + p v_m + (1 - p) v_K
+    v_m, v_k = np.linalg.solve([[1 - stay, -wrong], [-p, p]], [10 * p - 1, -1])
+    # Without it, from the middle: D has the key's worth of nothing, so it is one step back from there
+    u_m, _ = np.linalg.solve([[1 - stay, -wrong], [-p, p]], [p * v_k - 1, -1])
+    values = world.action_values(1.0)
+    assert values[0, 1, 1].max() == pytest.approx(v_m)
+    assert values[0, 0, 1].max() == pytest.approx(u_m) == pytest.approx(world.optimum(1.0))
+    # Nothing is paid at D without the key, and the way to it is through K
+    states, rewards, done = world.step(np.array([[1, 0, 0]]), np.array([3]), NeverSlips())
+    assert (states[0].tolist(), rewards[0], done[0]) == ([2, 0, 0], -1.0, False)
+    states, rewards, done = world.step(np.array([[1, 0, 1]]), np.array([3]), NeverSlips())
+    assert (states[0].tolist(), rewards[0], done[0]) == ([2, 0, 1], 9.0, True)
+    assert world.observe(np.array([[1, 0, 0], [1, 0, 1]])).tolist() == [
+        [0, 1, 0, 0, 1, 1, 0],
+        [0, 1, 0, 0, 0, 1, 0],
+    ]
+
+
+class NeverSlips(np.random.Generator):
+    """A generator whose draws are never a slip."""
+
+    def __init__(self) -> None:
+        super().__init__(np.random.PCG64(0))
+
+    def random(self, *args: Any, **kwargs: Any) -> Any:
+        return np.ones(*args)
+
+
+def test_planned_errands_are_what_episodes_bring() -> None:
+    """The optimum is the mean return of the optimal policy, and no policy for one place comes near it."""
+    world = key_and_door()
+    task = get_task("key-door")
+    env: Any = task.make_env(400, 0)
+    optimal = make_sources(task, "best", Path(), [8])[0]
+    assert mean_return(Alone(optimal), task, env, 2000) == pytest.approx(world.optimum(task.discount), abs=0.01)
+    for source in make_sources(task, "helpful", Path(), [8]):
+        assert mean_return(Alone(source), task, env, 400) < 0.1
+
+
+def test_worst_actions() -> None:
+    values = np.array([[1.0, 3.0, 2.0], [0.0, -1.0, 5.0]])
+    assert worst_actions(values, 0).tolist() == [0, 1]
+    many = worst_actions(np.tile(values[0], (500, 1)), 1)
+    assert set(many.tolist()) == {0, 2}
+
+
+def test_minatar_rules() -> None:
+    pytest.importorskip("minatar")
+    env, negated = MinAtar("breakout", sticky=0.0, horizon=50), MinAtar("breakout", sticky=0.0, sign=-1.0)
+    env.reset(seed=0)
+    negated.reset(seed=0)
+    total = total_negated = 0.0
+    over = False
+    while not over:
+        observation, reward, over, _, _ = env.step(np.int64(0))
+        _, opposite, _, _, _ = negated.step(np.int64(0))
+        total, total_negated = total + reward, total_negated + opposite
+    # A lost game pays 1, bricks cost 1
+    assert total_negated == 1.0 - total
+    assert observation.shape == (400,)
+    assert set(np.unique(observation)) <= {0, 1}
+
+
+def test_a_maze_knows_where_moves_lead() -> None:
+    maze = Maze("####\n#A.#\n#.##\n####")
+    assert maze.n_cells == 3
+    # Up, down, left, right from A: into walls it stays
+    assert maze.successors[0].tolist() == [0, 2, 0, 1]
+
+
+# --- tasks and sources ---
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_task_makes_sense(name: str) -> None:
+    """Environments step, there are three tasks of each to learn from, and the scale goes up from random actions."""
+    task = get_task(name)
+    if task.kind in ("lander", "minatar"):
+        pytest.importorskip("Box2D" if task.kind == "lander" else "minatar")
+    env: Any = task.make_env(3, 0)
+    env.reset()
+    for action in range(int(env.action_space.n)):
+        observations, rewards, _, _ = env.step(np.full(3, action))
+    assert observations.shape[0] == rewards.shape[0] == 3
+    low, high = task.scale
+    assert low < high
+    assert task.steps // 16 >= task.settings["n_envs"]
+    for source in make_sources(task, "useless", Path(), [8]):
+        actions, _ = source.actions(observations, None, np.ones(3, dtype=bool))
+        assert all(env.action_space.contains(action) for action in actions)
+    assert make_sources(task, "none", Path(), [8]) == []
+
+
+@pytest.mark.parametrize("name", PLANNED)
+def test_planned_sources(name: str) -> None:
+    """The best source has the optimum, harmful ones nothing, and every source can be pickled and keeps its actions."""
+    task = get_task(name)
+    assert references()[name]["reference"] == pytest.approx(task.optimum())  # type: ignore[misc]
+    env: Any = task.make_env(100, 0)
+    low, high = task.scale
+    best = make_sources(task, "best", Path(), [8])[0]
+    spread = discounted_returns(Alone(best), env, task.discount, 300)
+    assert spread.mean() == pytest.approx(high, abs=4 * spread.std() / np.sqrt(300))
+    observations = env.reset()
+    starts = np.ones(100, dtype=bool)
+    for source in [*make_sources(task, "harmful", Path(), [8]), *make_sources(task, "helpful", Path(), [8])]:
+        restored = pickle.loads(pickle.dumps(source))
+        np.testing.assert_array_equal(
+            restored.actions(observations, None, starts)[0], source.actions(observations, None, starts)[0]
+        )
+    harmful = make_sources(task, "harmful", Path(), [8])[0]
+    assert (mean_return(Alone(harmful), task, env, 100) - low) / (high - low) < 0.1
+
+
+def test_conditions() -> None:
+    task = get_task("key-door")
+    names = {condition: [s.name for s in make_sources(task, condition, Path(), [8])] for condition in CONDITIONS}
+    assert names["helpful"] == ["to_K", "to_D"]
+    assert names["useless"] == ["useless_0", "useless_1", "useless_2"]
+    assert names["mixed"] == ["useless_0", "useless_1", "to_K", "useless_2", "useless_3", "useless_4"]
+    assert names["best"] == ["optimal"]
+    with pytest.raises(ValueError, match="pass one of helpful"):
+        make_sources(task, "good", Path(), [8])
+    # Each seed has other random networks
+    first, again, other = (make_sources(task, "useless", Path(), [8], seed)[0] for seed in (0, 0, 1))
+    observations: Any = task.make_env(50, 0).reset()
+    acts = [source.actions(observations, None, np.ones(50, dtype=bool))[0] for source in (first, again, other)]
+    np.testing.assert_array_equal(acts[0], acts[1])
+    assert not np.array_equal(acts[0], acts[2])
+
+
+def test_three_tasks_are_held_back() -> None:
+    held_back = {name for name in ALL if get_task(name).held_back}
+    assert held_back == {"acrobot-heavy", "asterix-sticky", "kong-third"}
+    assert (MAPS / "kong_third.txt").is_file()
+
+
+def test_every_training_has_an_environment() -> None:
+    for entry in trainings().values():
+        name = entry["env"].removeprefix("-")
+        assert name in FAMILIES or name in TASKS
+    env: Any = make_training_env("-cartpole", 2, 0)
+    env.reset()
+    assert env.step(np.zeros(2, dtype=np.int64))[1].tolist() == [-1.0, -1.0]
+
+
+def test_wrong_names_are_refused() -> None:
+    with pytest.raises(ValueError, match="the tasks are cartpole-long"):
+        get_task("cartpole")
+    with pytest.raises(ValueError, match="the methods are dqn"):
+        get_method("sarsa")
+    with pytest.raises(ValueError, match="is no Task"):
+        get_task("tests.test_reuse_suite:ALL")
+    with pytest.raises(ValueError, match="already"):
+        register_task(get_task("grid-g"))
+    with pytest.raises(FileNotFoundError, match="reuse --train"):
+        make_sources(get_task("cartpole-long"), "helpful", Path("nowhere"), [8])
+
+
+@pytest.mark.parametrize("method", list(settings("reuse", "methods")))
+def test_methods_share_their_settings(method: str) -> None:
+    config = {"task": "key-door", "method": method, "sources": "helpful", "seed": 0}
+    model, kind = build(config, Path()), get_task("key-door").settings
+    assert (model.batch_size, model.gamma, model.tau) == (kind["batch_size"], kind["gamma"], kind["tau"])
+    assert (model.gradient_steps, model.n_envs) == (kind["gradient_steps"], kind["n_envs"])
+    assert model.policy_kwargs["net_arch"] == kind["net_arch"]
+
+
+# --- statistics ---
+
+
+def test_interquartile_mean_by_hand() -> None:
+    # The middle half of 1 to 8 is 3, 4, 5, 6
+    assert interquartile_mean([np.arange(1.0, 5), np.arange(5.0, 9)]) == pytest.approx(4.5)
+    # A task with twice the seeds counts no more: 0 (twice a quarter), then 1 with half of all weight
+    assert interquartile_mean([np.array([0.0, 0.0]), np.array([1.0])]) == pytest.approx(0.5)
+    # Outliers do not matter
+    assert interquartile_mean([np.array([-1e9, 1.0, 1.0, 1e9])]) == pytest.approx(1.0)
+
+
+def test_probability_of_improvement_by_hand() -> None:
+    # First task: 2 > 1, 2 = 2, 3 > 1, 3 > 2 make 3.5 of 4; second task: never
+    better, worse = [np.array([2.0, 3.0]), np.array([0.0])], [np.array([1.0, 2.0]), np.array([1.0])]
+    assert probability_of_improvement(better, worse) == pytest.approx(3.5 / 4 / 2)
+
+
+def test_performance_profile_by_hand() -> None:
+    profile = performance_profile([np.array([0.2, 0.6]), np.array([1.0])], np.array([0.0, 0.5, 0.9]))
+    assert profile.tolist() == [1.0, 0.75, 0.5]
+
+
+def test_stratified_interval_draws_seeds_within_tasks() -> None:
+    """Tasks whose seeds agree have no interval however much they differ; with two values it spans them."""
+    assert stratified_interval(interquartile_mean, [np.full(5, 0.0), np.full(5, 1.0)]) == (0.5, 0.5)
+    low, high = stratified_interval(interquartile_mean, [np.array([0.0, 1.0])])
+    assert (low, high) == (0.0, 1.0)
+
+
+def _result(finals: list[float], best: float | None, curves: list[list[float]]) -> Result:
+    steps = np.arange(1, len(curves[0]) + 1) * 10.0
+    return Result(get_task("key-door"), "caps", "helpful", steps, np.array(curves), np.array(finals), best)
+
+
+def test_result_by_hand() -> None:
+    result = _result([0.5, 0.7], 0.6, [[0.0, 0.5, 0.9, 1.0, 1.0], [0.0, 0.0, 0.0, 0.0, 0.5]])
+    assert result.areas.tolist() == pytest.approx([0.68, 0.1])
+    assert result.ends.tolist() == [1.0, 0.5]
+    assert result.reached.tolist() == [30.0, np.inf]
+    assert not is_below(result)
+    assert is_below(_result([0.5, 0.55], 0.6, [[0.0], [0.0]]))
+    table = overall_table({"CAPS": [result]})
+    assert "0 of 1" in table
+
+
+# --- the command ---
+
+TINY = Task(
+    "tiny",
+    "errands",
+    lambda n_envs, seed: BatchedVecEnv(Errands("#####\n#K.D#\n#####", [("K", "D")], horizon=10), n_envs, seed),
+    steps=640,
+    helpful=lambda folder: [Errands("#####\n#K.D#\n#####", [("K", "D")]).go_to("K")],
+    harmful=lambda folder: [],
+    best=lambda folder: [],
+    reference=1.0,
+    random=0.0,
+    arguments={"n_envs": 4, "net_arch": [8], "learning_starts": 50, "gradient_steps": 1, "episodes": 4},
+)
+
+
+class SourceFan(DQN):
+    """Somebody's method: DQN that is told of sources."""
+
+    def __init__(self, *args: Any, source_policies: Any = (), **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        assert len(source_policies) == 1
+
+
+def test_a_third_party_method_and_task(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A tiny suite from end to end: runs, tables, figures; and nothing runs twice."""
+    where = "tests.test_reuse_suite"
+    command = ["reproduce", "reuse", "--task", f"{where}:TINY", "--method", "dqn", "caps", f"{where}:SourceFan"]
+    command += ["--sources", "helpful", "--seeds", "0", "1", "--jobs", "1", "--results", str(tmp_path)]
+    assert main(command) == 0
+    out = capsys.readouterr().out
+    assert "| SourceFan | 2 |" in out
+    assert (tmp_path / "report.md").read_text() in out
+    assert {file.name for file in (tmp_path / "figures").iterdir()} == {"overview.png", "tasks.png", "runs.png"}
+    curves = sorted(tmp_path.glob("*/640_steps/*/*/seed_*/curve.csv"))
+    assert len(curves) == 6
+    assert all(len(curve.read_text().splitlines()) == 17 for curve in curves)
+    written = [curve.stat().st_mtime_ns for curve in curves]
+    assert main([*command, "--draw"]) == 0
+    assert main(command) == 0
+    assert [curve.stat().st_mtime_ns for curve in curves] == written
+
+
+def test_a_killed_suite_goes_on(tmp_path: Path) -> None:
+    """After a kill, finished runs stay as they are, and the rest is the same as without it."""
+    arguments = ["reproduce", "reuse", "--task", "key-door", "--method", "dqn", "--seeds", "0", "1", "2"]
+    arguments += ["--steps", "1600", "--jobs", "1", "--results"]
+    command = [sys.executable, "-c", "import sys; from sb3_caps.commands import main; sys.exit(main())"]
+    killed = tmp_path / "killed"
+    process = subprocess.Popen(
+        [*command, *arguments, str(killed)],
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + 120
+    while not list(killed.glob("**/finished.json")):
+        assert process.poll() is None, "the suite ended by itself"
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    done = {file: file.stat().st_mtime_ns for file in killed.glob("**/finished.json")}
+    assert 1 <= len(done) < 3
+    assert main([*arguments, str(killed)]) == 0
+    assert {file: file.stat().st_mtime_ns for file in done} == done
+    assert main([*arguments, str(tmp_path / "whole")]) == 0
+    for file in killed.glob("**/finished.json"):
+        other = tmp_path / "whole" / file.relative_to(killed)
+        assert json.loads(other.read_text())["final"] == json.loads(file.read_text())["final"]
+
+
+def test_training_a_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A source is trained once, with its normalisation, and then acts."""
+    entry = trainings()["mountaincar-ppo"] | {"steps": 256}
+    monkeypatch.setattr("sb3_caps.studies.reuse.training.trainings", lambda: {"mountaincar-ppo": entry})
+    assert train_missing(tmp_path, ["mountaincar-ppo"], jobs=1) == []
+    model = tmp_path / "mountaincar-ppo" / "model.zip"
+    written = model.stat().st_mtime_ns
+    assert (model.parent / "vecnormalize.pkl").is_file()
+    assert train_missing(tmp_path, ["mountaincar-ppo"], jobs=1) == []
+    assert model.stat().st_mtime_ns == written
+
+
+def test_random_actions_are_all_actions() -> None:
+    space = gym.spaces.Discrete(3)
+    actions, _ = Random(space).predict(np.zeros((100, 2)))
+    assert set(actions.tolist()) == {0, 1, 2}
