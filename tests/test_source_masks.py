@@ -54,7 +54,7 @@ def test_masks_of_the_environment_reach_the_source(algorithm: type[Any], nested:
 def test_masks_for_predict_and_a_warning_without() -> None:
     model = CAPS("MlpPolicy", MaskableCorridor(), source_policies=[eager_model()], seed=0)
     with th.no_grad():
-        model.q_net.q_net[-1].bias.copy_(th.tensor([9.0, 0.0, 0.0, 0.0]))
+        list(model.q_net.q_net.parameters())[-1].copy_(th.tensor([9.0, 0.0, 0.0, 0.0]))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         actions, _ = model.predict(OBSERVATIONS, deterministic=True, action_masks=masks_of(np.arange(LENGTH)))
@@ -83,7 +83,7 @@ def test_an_environment_without_masks_and_a_map_of_actions_are_named() -> None:
 def test_the_evaluation_of_sb3_contrib_passes_masks_on() -> None:
     model: Any = CAPS("MlpPolicy", MaskableCorridor(), source_policies=[eager_model()], seed=0)
     with th.no_grad():
-        model.q_net.q_net[-1].bias.copy_(th.tensor([9.0, 0.0, 0.0, 0.0]))
+        list(model.q_net.q_net.parameters())[-1].copy_(th.tensor([9.0, 0.0, 0.0, 0.0]))
     # Right and left again, for ever
     rewards, lengths = evaluate_policy(model, MaskableCorridor(), 2, return_episode_rewards=True, warn=False)
     assert (rewards, lengths) == ([0.0, 0.0], [30, 30])
