@@ -302,18 +302,19 @@ def test_stratified_interval_draws_seeds_within_tasks() -> None:
     assert (low, high) == (0.0, 1.0)
 
 
-def _result(finals: list[float], best: float | None, curves: list[list[float]]) -> Result:
+def _result(finals: list[float], best: tuple[float, float], curves: list[list[float]]) -> Result:
     steps = np.arange(1, len(curves[0]) + 1) * 10.0
     return Result(get_task("key-door"), "caps", "helpful", steps, np.array(curves), np.array(finals), best)
 
 
 def test_result_by_hand() -> None:
-    result = _result([0.5, 0.7], 0.6, [[0.0, 0.5, 0.9, 1.0, 1.0], [0.0, 0.0, 0.0, 0.0, 0.5]])
+    result = _result([0.5, 0.7], (0.6, 0.0), [[0.0, 0.5, 0.9, 1.0, 1.0], [0.0, 0.0, 0.0, 0.0, 0.5]])
     assert result.areas.tolist() == pytest.approx([0.68, 0.1])
     assert result.ends.tolist() == [1.0, 0.5]
     assert result.reached.tolist() == [30.0, np.inf]
     assert not is_below(result)
-    assert is_below(_result([0.5, 0.55], 0.6, [[0.0], [0.0]]))
+    assert is_below(_result([0.5, 0.55], (0.6, 0.02), [[0.0], [0.0]]))
+    assert not is_below(_result([0.5, 0.55], (0.6, 0.03), [[0.0], [0.0]]))
     table = overall_table({"CAPS": [result]})
     assert "0 of 1" in table
 

@@ -63,18 +63,23 @@ def mean_return(policy: Any, task: Task, env: VecEnv, episodes: int = EPISODES) 
     :param episodes: how many episodes
     :return: the mean return
     """
+    return float(returns_of(policy, task, env, episodes).mean())
+
+
+def returns_of(policy: Any, task: Task, env: VecEnv, episodes: int = EPISODES) -> np.ndarray:
+    """The return of each episode, see ``mean_return``."""
     env.seed(SEED)
-    return float(discounted_returns(policy, env, task.discount, episodes).mean())
+    return discounted_returns(policy, env, task.discount, episodes)
 
 
-def source_returns(task: Task, condition: str, folder: Path) -> dict[str, float]:
+def source_returns(task: Task, condition: str, folder: Path) -> dict[str, list[float]]:
     """
     What each source gets alone, found once and kept beside the trained ones.
 
     :param task: the task
     :param condition: which sources; random networks are none that a user would want to compare with
     :param folder: with the trained sources
-    :return: the mean return of each source by name
+    :return: the mean return of each source and its standard error, by name
     """
     if condition in ("none", "useless"):
         return {}
@@ -84,7 +89,8 @@ def source_returns(task: Task, condition: str, folder: Path) -> dict[str, float]
         env = task.make_env(kind["episodes"], SEED)
         sources = make_sources(task, condition, folder, kind["net_arch"])
         named = [source for source in sources if not source.name.startswith("useless_")]
-        write_json(file, {source.name: mean_return(Alone(source), task, env) for source in named})
+        found = {source.name: returns_of(Alone(source), task, env) for source in named}
+        write_json(file, {name: [r.mean(), r.std() / np.sqrt(len(r))] for name, r in found.items()})
     return json.loads(file.read_text())
 
 

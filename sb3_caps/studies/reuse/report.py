@@ -37,7 +37,8 @@ class Result:
     :param steps: of the evaluations
     :param curves: of shape (seeds, evaluations), 0 being the return of random actions and 1 the reference
     :param finals: the return at the end of each run, in the unit of the rewards
-    :param best_source: that of the best source alone; None where there is none to compare with
+    :param best_source: that of the best source alone, with its standard error; None where there is nothing to compare
+        with
     """
 
     task: Task
@@ -46,7 +47,7 @@ class Result:
     steps: np.ndarray
     curves: np.ndarray
     finals: np.ndarray
-    best_source: float | None
+    best_source: tuple[float, float] | None
 
     @property
     def label(self) -> str:
@@ -88,7 +89,7 @@ def collect(runs: Sequence[Run], trained: Path) -> list[Result]:
         finals = np.array([json.loads((run.folder / run.result).read_text())["final"] for run in members])
         alone = source_returns(task, sources, trained)
         curves = (columns["return"] - low) / (high - low)
-        best = max(alone.values()) if alone else None
+        best = max((mean, error) for mean, error in alone.values()) if alone else None
         results.append(Result(task, method, sources, columns["steps"][0], curves, finals, best))
     return results
 
@@ -186,10 +187,11 @@ def improvement(better: Scores, worse: Scores) -> str:
 def is_below(result: Result) -> bool:
     """
     :param result: with a best source
-    :return: whether the runs end below it, by more than the interval of their mean
+    :return: whether the runs end below it, by more than the 95% intervals of both
     """
     assert result.best_source is not None
-    return bootstrap_interval(result.finals)[1] < result.best_source
+    mean, error = result.best_source
+    return bootstrap_interval(result.finals)[1] < mean - 1.96 * error
 
 
 def task_table(results: Sequence[Result]) -> str:
@@ -201,7 +203,7 @@ def task_table(results: Sequence[Result]) -> str:
     for result in sorted(results, key=lambda result: result.task.name):
         low, high = bootstrap_interval(result.finals)
         best = result.best_source
-        verdict = "–" if best is None else f"{best:.3g}{', ends below' if is_below(result) else ''}"
+        verdict = "–" if best is None else f"{best[0]:.3g}{', ends below' if is_below(result) else ''}"
         rows.append(
             [
                 result.task.name,
