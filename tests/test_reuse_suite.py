@@ -398,7 +398,7 @@ def test_training_a_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert train_missing(tmp_path, ["mountaincar-ppo"], jobs=1) == []
     model = tmp_path / "mountaincar-ppo" / "model.zip"
     written = model.stat().st_mtime_ns
-    assert (model.parent / "vecnormalize.pkl").is_file()
+    assert (model.parent / "model" / "vecnormalize.pkl").is_file()
     assert train_missing(tmp_path, ["mountaincar-ppo"], jobs=1) == []
     assert model.stat().st_mtime_ns == written
 

@@ -65,7 +65,10 @@ def train(run: Run) -> None:
     model = algorithm("MlpPolicy", env, seed=seed, device="cpu", **arguments(entry, *RUN_KEYS))
     model.learn(entry["steps"])
     if isinstance(env, VecNormalize):
-        env.save(str(run.folder / "vecnormalize.pkl"))
+        # Where `as_source` looks for it, as rl_zoo3 does
+        statistics = run.folder / "model" / "vecnormalize.pkl"
+        statistics.parent.mkdir(exist_ok=True)
+        env.save(str(statistics))
     with atomic_write(run.folder / MODEL) as file:
         model.save(file)
 
