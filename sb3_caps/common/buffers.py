@@ -214,7 +214,8 @@ class OptionReplayBuffer(ReplayBuffer):
         infos: list[dict[str, Any]],
     ) -> None:
         """
-        Store one step of every environment; ``add_options`` then says by which options it was done.
+        Store one step of every environment; ``add_options`` then says by which options it was done. Without, as after
+        ``extend``, no option learns from it.
 
         :param obs: the observations acted on
         :param next_obs: what followed, the terminal observation where an episode ended
@@ -236,7 +237,9 @@ class OptionReplayBuffer(ReplayBuffer):
         self.dones[row] = done
         self.last_steps[row] = done
         if self.handle_timeout_termination:
-            self.timeouts[row] = [info.get("TimeLimit.truncated", False) for info in infos]
+            self.timeouts[row] = np.array([info.get("TimeLimit.truncated", False) for info in infos])
+        # Those of the step that was here are not of this one
+        self.agreements[row] = False
         if self.visit_counts is not None:
             self.visit_places[row] = self.visit_counts.add(next_obs)
         if self.action_counts is not None:
