@@ -15,7 +15,7 @@ from tests.toy_world import Corridor, go_left, go_right
 @pytest.mark.parametrize("kind", ["box", "discrete", "dict", "image"])
 @pytest.mark.parametrize("deterministic", [True, False])
 def test_the_action_for_one_observation_is_an_array(algorithm: Any, kind: str, deterministic: bool) -> None:
-    env = Corridor(kind)
+    env: Any = Corridor(kind)
     policy = {"dict": "MultiInputPolicy", "image": "CnnPolicy"}.get(kind, "MlpPolicy")
     sources = {DQN: {}, CAPS: {"source_policies": [go_right, go_left]}}.get(algorithm, {"source_policies": [go_right]})
     # A small one of images, too

@@ -17,11 +17,13 @@ from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_caps.common import checks
 from sb3_caps.common.buffers import OptionReplayBuffer
+from sb3_caps.common.export import is_export, saved_from_export
 from sb3_caps.common.options import OptionSet
 from sb3_caps.common.save_util import atomic_write, read_pickle, write_pickle
 from sb3_caps.common.saved_models import check_saved_model
 from sb3_caps.common.schedules import PiecewiseLinear, schedule_over
-from sb3_caps.common.sources import ObservationNormalizer, Observations, SourcePolicy
+from sb3_caps.common.sources import ObservationNormalizer, Observations, SourcePolicy, as_source
+from sb3_caps.common.sources.load import refusal
 from sb3_caps.common.statistics import OptionStatistics
 
 SelfPolicyReuse = TypeVar("SelfPolicyReuse", bound="PolicyReuseAlgorithm")
@@ -234,11 +236,13 @@ class PolicyReuseAlgorithm(DQN):
         custom_objects: dict[str, Any] | None = None,
         print_system_info: bool = False,
         force_reset: bool = True,
+        trust: bool = True,
         **kwargs: Any,
     ) -> SelfPolicyReuse:
         """
-        Load the model from a zip-file, see SB3. An argument that the algorithm does not have is refused, and so is the
-        model of another algorithm. Loading runs code that the file holds: load only files that you trust.
+        Load the model from a zip-file, see SB3, or from what ``export`` wrote. An argument that the algorithm does not
+        have is refused, and so is the model of another algorithm. Loading a zip-file runs code that the file holds, as
+        it does in SB3: load only files that you trust, or pass ``trust=False``.
 
         :param path: path to the file (or a file-like) where to load the agent from
         :param env: the new environment to run the loaded model on
@@ -246,11 +250,20 @@ class PolicyReuseAlgorithm(DQN):
         :param custom_objects: Dictionary of objects to replace upon loading
         :param print_system_info: Whether to print system info from the saved model and the current system info
         :param force_reset: Force call to ``reset()`` before training to avoid unexpected behavior
+        :param trust: Whether code of the file may run; without, only what ``export`` wrote is loaded, and among
+            ``source_policies`` no other files and no import strings
         :param kwargs: arguments of the constructor to change when loading
         :return: new model instance with loaded parameters
         """
         checks.check_names(cls, kwargs)
-        check_saved_model(path, cls)
+        if not trust and kwargs.get("source_policies") is not None:
+            kwargs["source_policies"] = [as_source(source, trust=False) for source in kwargs["source_policies"]]
+        if is_export(path):
+            path = saved_from_export(path, cls)
+        elif trust:
+            check_saved_model(path, cls)
+        else:
+            raise ValueError(refusal(path))
         return super().load(path, env, device, custom_objects, print_system_info, force_reset, **kwargs)
 
     def save(
