@@ -3,7 +3,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: install demo test check format bench clean
+SOAK ?= 100
+
+.PHONY: install demo test soak check format bench clean
 
 install: $(VENV)/installed
 
@@ -18,6 +20,10 @@ demo: install
 
 test: install
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal $(ARGS)
+
+# Damaged files, kills and memory, a hundred times longer than in `test`
+soak: install
+	SB3_CAPS_SOAK=$(SOAK) $(BIN)/python -m pytest tests/test_damaged_files.py tests/test_kills.py tests/test_memory.py -rP $(ARGS)
 
 check: install
 	$(BIN)/ruff check .

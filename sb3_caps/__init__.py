@@ -7,6 +7,7 @@ import sb3_caps.envs  # noqa: F401 registers the environments
 
 if TYPE_CHECKING:
     from sb3_caps.caps import CAPS
+    from sb3_caps.common.export import export_source
     from sb3_caps.common.schedules import PiecewiseLinear
     from sb3_caps.common.source_features import SourceFeatures, VecSourceFeatures
     from sb3_caps.common.sources import SourcePolicy, as_source, each
@@ -29,6 +30,7 @@ __all__ = [
     "VecSourceFeatures",
     "as_source",
     "each",
+    "export_source",
 ]
 
 # Imported when it is first asked for: torch takes seconds, and the help of the command line does without it
@@ -44,6 +46,7 @@ _WHERE = {
     "VecSourceFeatures": "common.source_features",
     "as_source": "common.sources",
     "each": "common.sources",
+    "export_source": "common.export",
 }
 
 

@@ -11,6 +11,7 @@ from stable_baselines3 import DQN
 from stable_baselines3.common.monitor import Monitor
 
 import sb3_caps
+from sb3_caps import export_source
 from sb3_caps.commands import COMMANDS, main
 from sb3_caps.commands.plot import Curve, draw_curves, find_runs, read_training, smoothed
 from tests.toy_world import Corridor
@@ -169,6 +170,22 @@ def test_sources_tells_what_fits(folder: Path, capsys: pytest.CaptureFixture[str
     assert "returned an action out of range" in capsys.readouterr().out
     assert main(["sources", f"{HERE}:always_right", "--env", "Pendulum-v1"]) == 1
     assert "needs discrete actions" in capsys.readouterr().out
+
+
+def test_sources_without_running_code(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = DQN("MlpPolicy", "CartPole-v1", buffer_size=10)
+    model.save("cart")
+    export_source(model, "cart_export")
+    assert main(["sources", "cart_export.npz", "--env", "CartPole-v1", "--no-trust"]) == 0
+    assert "fits CartPole-v1" in capsys.readouterr().out
+    for source in ("cart.zip", f"{HERE}:always_right", "a:b.zip"):
+        assert main(["sources", source, "--no-trust"]) == 2
+    told = capsys.readouterr().err
+    assert "cart.zip is no export" in told
+    assert "always_right is no export" in told
+    with pytest.raises(SystemExit):
+        main(["sources", "--help"])
+    assert "runs code: name only those that you trust" in " ".join(capsys.readouterr().out.split())
 
 
 def test_sources_of_the_working_directory(folder: Path) -> None:

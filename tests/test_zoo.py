@@ -353,3 +353,23 @@ def test_a_source_that_fails_leaves_the_run_saved(folder: Path, capsys: pytest.C
     assert "Source policy 'fails_late' returned an action out of range" in printed.err
     assert "Traceback" not in printed.err
     assert CAPS.load(folder / "logs" / "caps" / "CartPole-v1_1" / "CartPole-v1.zip").num_timesteps > 0
+
+
+def returns_a_number(number: int) -> int:
+    return number
+
+
+def test_only_what_makes_a_source_is_called(tmp_path: Path) -> None:
+    file = tmp_path / "written"
+    for name, kwargs in (
+        ("os:system", {"command": f"touch {file}"}),
+        ("subprocess:run", {"args": ["touch", str(file)]}),
+        ("pathlib:Path.touch", {"self": file}),
+        (f"{HERE}:subprocess.check_call", {"args": ["touch", str(file)]}),
+        (f"{HERE}:QUICK", {}),
+    ):
+        with pytest.raises(ValueError, match=rf"'{name}' makes no source policy: with kwargs, pass a function"):
+            make_source({"source": name, "kwargs": kwargs}, "logs")
+    assert not file.exists()
+    with pytest.raises(ValueError, match="7 is no source policy"):
+        make_source({"source": f"{HERE}:returns_a_number", "kwargs": {"number": 7}}, "logs")

@@ -1,5 +1,6 @@
 """Context-Aware Policy Reuse."""
 
+import pathlib
 from collections.abc import Sequence
 from typing import Any, ClassVar, TypeVar
 
@@ -18,6 +19,7 @@ from sb3_caps.caps.targets import option_targets, with_bonus
 from sb3_caps.common.batches import part
 from sb3_caps.common.buffers import OptionReplayBuffer, OptionReplayBufferSamples
 from sb3_caps.common.execution import Execution
+from sb3_caps.common.export import export_model
 
 SelfCAPS = TypeVar("SelfCAPS", bound="CAPS")
 
@@ -329,6 +331,16 @@ class CAPS(OptionCollector):
         progress_bar: bool = False,
     ) -> SelfCAPS:
         return super().learn(total_timesteps, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar)
+
+    def export(self, path: str | pathlib.Path) -> None:
+        """
+        Write the model as arrays and a plain description, which ``load`` and ``as_source`` read without running
+        anything, also with ``trust=False``. It acts as the model does, and learns on with a fresh optimizer. Sources
+        that are code, and networks other than standard ones, are refused.
+
+        :param path: the file; ``.npz`` is added to a path without a suffix
+        """
+        export_model(self, path)
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
         return ["policy", "policy.optimizer", "policy.termination_optimizer"], []

@@ -17,15 +17,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """
     :param parser: the parser of the command
     """
-    parser.epilog = "The exit code is 1 if a source does not fit the environment, 2 if one cannot be used at all."
+    parser.epilog = (
+        "Loading a saved model or an import string runs code: name only those that you trust, or pass --no-trust, "
+        "which reads exports alone (see export_source). "
+        "The exit code is 1 if a source does not fit the environment, 2 if one cannot be used at all."
+    )
     parser.add_argument(
         "sources",
         nargs="+",
         metavar="source",
-        help="the path of a saved model or of its folder, an import string package.module:function, "
+        help="the path of a saved model, of an export or of its folder, an import string package.module:function, "
         "or a run <algo>:<env>, which means the latest one in the log folder",
     )
     parser.add_argument("--env", help="an environment to try the sources in")
+    parser.add_argument("--no-trust", action="store_true", help="refuse whatever may run code when it is loaded")
     parser.add_argument("-f", "--log-folder", default="logs", help="where runs are (default: logs)")
 
 
@@ -37,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     env = None if args.env is None else _make_env(args.env)
     all_fit = True
     for given in args.sources:
-        source = _source(given, args.log_folder)
+        source = _source(given, args.log_folder, trust=not args.no_trust)
         print(source.name)
         for key, value in describe(source).items():
             print(LINE.format(key, value))
@@ -94,11 +99,11 @@ def _make_env(env_id: str) -> gym.Env:
         raise ValueError(str(error)) from error
 
 
-def _source(given: str, log_folder: str) -> SourcePolicy:
+def _source(given: str, log_folder: str, trust: bool) -> SourcePolicy:
     if ":" in given and IMPORT_STRING.fullmatch(given) is None:
         # Only runs need rl_zoo3
-        from sb3_caps.zoo import make_source, register
+        from sb3_caps.zoo import find_source, make_source, register
 
         register()
-        return make_source(given, log_folder)
-    return as_source(given)
+        return make_source(given, log_folder) if trust else as_source(find_source(given, log_folder), trust=False)
+    return as_source(given, trust=trust)

@@ -13,12 +13,17 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize, VecTransposeImage
 from stable_baselines3.dqn.dqn import DQN
+from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_caps.common import checks
+from sb3_caps.common.buffers import OptionReplayBuffer
+from sb3_caps.common.export import is_export, saved_from_export
 from sb3_caps.common.options import OptionSet
-from sb3_caps.common.save_util import atomic_write
+from sb3_caps.common.save_util import atomic_write, read_pickle, write_pickle
+from sb3_caps.common.saved_models import check_saved_model
 from sb3_caps.common.schedules import PiecewiseLinear, schedule_over
-from sb3_caps.common.sources import ObservationNormalizer, Observations, SourcePolicy
+from sb3_caps.common.sources import ObservationNormalizer, Observations, SourcePolicy, as_source
+from sb3_caps.common.sources.load import refusal
 from sb3_caps.common.statistics import OptionStatistics
 
 SelfPolicyReuse = TypeVar("SelfPolicyReuse", bound="PolicyReuseAlgorithm")
@@ -231,10 +236,13 @@ class PolicyReuseAlgorithm(DQN):
         custom_objects: dict[str, Any] | None = None,
         print_system_info: bool = False,
         force_reset: bool = True,
+        trust: bool = True,
         **kwargs: Any,
     ) -> SelfPolicyReuse:
         """
-        Load the model from a zip-file, see SB3. An argument that the algorithm does not have is refused.
+        Load the model from a zip-file, see SB3, or from what ``export`` wrote. An argument that the algorithm does not
+        have is refused, and so is the model of another algorithm. Loading a zip-file runs code that the file holds, as
+        it does in SB3: load only files that you trust, or pass ``trust=False``.
 
         :param path: path to the file (or a file-like) where to load the agent from
         :param env: the new environment to run the loaded model on
@@ -242,10 +250,20 @@ class PolicyReuseAlgorithm(DQN):
         :param custom_objects: Dictionary of objects to replace upon loading
         :param print_system_info: Whether to print system info from the saved model and the current system info
         :param force_reset: Force call to ``reset()`` before training to avoid unexpected behavior
+        :param trust: Whether code of the file may run; without, only what ``export`` wrote is loaded, and among
+            ``source_policies`` no other files and no import strings
         :param kwargs: arguments of the constructor to change when loading
         :return: new model instance with loaded parameters
         """
         checks.check_names(cls, kwargs)
+        if not trust and kwargs.get("source_policies") is not None:
+            kwargs["source_policies"] = [as_source(source, trust=False) for source in kwargs["source_policies"]]
+        if is_export(path):
+            path = saved_from_export(path, cls)
+        elif trust:
+            check_saved_model(path, cls)
+        else:
+            raise ValueError(refusal(path))
         return super().load(path, env, device, custom_objects, print_system_info, force_reset, **kwargs)
 
     def save(
@@ -267,6 +285,34 @@ class PolicyReuseAlgorithm(DQN):
             self.options.check_picklable()
         with atomic_write(path, suffix="zip") as file:
             super().save(file, exclude, include)
+
+    def save_replay_buffer(self, path: str | pathlib.Path | io.BufferedIOBase) -> None:
+        """
+        Save the replay buffer as a pickle file with a checksum.
+        A file that is there already is replaced only when the new one is complete.
+
+        :param path: Path to the file where the replay buffer should be saved
+        """
+        if isinstance(self.replay_buffer, OptionReplayBuffer):
+            self.replay_buffer.option_names = self.options.names
+        write_pickle(path, self.replay_buffer)
+
+    def load_replay_buffer(self, path: str | pathlib.Path | io.BufferedIOBase, truncate_last_traj: bool = True) -> None:
+        """
+        Load a replay buffer from a pickle file, which runs code that the file holds. One that this model cannot learn
+        from is refused, and the model keeps the buffer that it has.
+
+        :param path: Path to the pickled replay buffer
+        :param truncate_last_traj: For ``HerReplayBuffer``, see SB3
+        """
+        found = read_pickle(path)
+        checks.check_replay_buffer(found, self, self.options.names, str(path))
+        found.device = self.device
+        if isinstance(found, HerReplayBuffer) and self.env is not None:
+            found.set_env(self.env)
+            if truncate_last_traj:
+                found.truncate_last_trajectory()
+        self.replay_buffer = found
 
     def _excluded_save_params(self) -> list[str]:
         return [*super()._excluded_save_params(), "_statistics", "_schedules", "exploration_schedule"]

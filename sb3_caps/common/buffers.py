@@ -1,6 +1,7 @@
 """Replay of transitions and of sequences, with the active option and the agreement of every option."""
 
 import warnings
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -70,6 +71,8 @@ class OptionReplayBuffer(ReplayBuffer):
     # None for a buffer that was saved before there were counts, too
     visit_counts: VisitCounts | None = None
     action_counts: VisitCounts | None = None
+    # Of the model that saved it, None for a buffer that was never saved
+    option_names: list[str] | None = None
 
     def __init__(
         self,
@@ -116,6 +119,30 @@ class OptionReplayBuffer(ReplayBuffer):
             self.visit_places = np.zeros(rows, dtype=np.uint32)
         if count_actions:
             self.action_counts = VisitCounts()
+
+    @property
+    def n_options(self) -> int:
+        """Number of options."""
+        return self.agreements.shape[-1]
+
+    @property
+    def observations(self) -> np.ndarray | dict[str, np.ndarray]:  # type: ignore[override]
+        """A copy of the observations of all rows, as SB3's buffers keep them: of shape (rows, environments, ...)."""
+        return self._all_rows(lambda store: store.data)
+
+    @property
+    def next_observations(self) -> np.ndarray | dict[str, np.ndarray]:  # type: ignore[override]
+        """A copy of what followed them, the last observation where an episode ended."""
+        return self._all_rows(lambda store: store.next_data)
+
+    def _all_rows(self, read: Callable[[ObservationStore], np.ndarray]) -> np.ndarray | dict[str, np.ndarray]:
+        if self.compression is not None:
+            raise AttributeError(
+                f"There is no array of all observations: they are compressed ({self.compression}). Use sample or "
+                "get_sequences, or a buffer with compression=None."
+            )
+        found: Any = {key: read(store) for key, store in self.stores.items()}
+        return found.get(None, found)
 
     def reset(self) -> None:
         """Forget everything."""
@@ -187,7 +214,8 @@ class OptionReplayBuffer(ReplayBuffer):
         infos: list[dict[str, Any]],
     ) -> None:
         """
-        Store one step of every environment; ``add_options`` then says by which options it was done.
+        Store one step of every environment; ``add_options`` then says by which options it was done. Without, as after
+        ``extend``, no option learns from it.
 
         :param obs: the observations acted on
         :param next_obs: what followed, the terminal observation where an episode ended
@@ -209,7 +237,9 @@ class OptionReplayBuffer(ReplayBuffer):
         self.dones[row] = done
         self.last_steps[row] = done
         if self.handle_timeout_termination:
-            self.timeouts[row] = [info.get("TimeLimit.truncated", False) for info in infos]
+            self.timeouts[row] = np.array([info.get("TimeLimit.truncated", False) for info in infos])
+        # Those of the step that was here are not of this one
+        self.agreements[row] = False
         if self.visit_counts is not None:
             self.visit_places[row] = self.visit_counts.add(next_obs)
         if self.action_counts is not None:

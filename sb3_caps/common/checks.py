@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 import numpy as np
 from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
 from sb3_caps.common.sources import Observations
 
@@ -80,6 +81,33 @@ def check_buffer_size(buffer_size: int, batch_size: int, n_envs: int) -> None:
         raise ValueError(
             f"buffer_size must be at least {needed}, to hold a batch of {batch_size} transitions and one of each of "
             f"{n_envs} environments, not {buffer_size}."
+        )
+
+
+def check_replay_buffer(found: Any, model: OffPolicyAlgorithm, option_names: list[str], path: str) -> None:
+    """
+    Refuse a replay buffer that a model cannot learn from.
+
+    :param found: what was loaded
+    :param model: the model
+    :param option_names: the options of the model
+    :param path: where the buffer was found
+    """
+    if type(found) is not model.replay_buffer_class:
+        needed = getattr(model.replay_buffer_class, "__name__", None)
+        raise ValueError(f"{path} holds a {type(found).__name__}, where this model needs a {needed}.")
+    differences = [
+        f"{name} {getattr(found, name)}, not {getattr(model, name)}"
+        for name in ("n_envs", "observation_space", "action_space", "sequence_length", "n_steps", "gamma")
+        if hasattr(found, name) and getattr(found, name) != getattr(model, name)
+    ]
+    names, n_options = getattr(found, "option_names", None), getattr(found, "n_options", len(option_names))
+    if (names or option_names) != option_names or n_options != len(option_names):
+        differences.append(f"the options {names or n_options}, not {option_names}")
+    if differences:
+        raise ValueError(
+            f"{path} is the replay buffer of another model, with {'; '.join(differences)}: make this model with the "
+            "same, or start with an empty buffer."
         )
 
 

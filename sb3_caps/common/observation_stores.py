@@ -235,6 +235,16 @@ class ObservationStore:
         """The observations of all rows, of shape (rows, environments, ...)."""
         return self.get(np.arange(self.rows)[:, None], np.arange(self.n_envs))
 
+    @property
+    def next_data(self) -> np.ndarray:
+        """What followed the observations of all rows, of shape (rows, environments, ...); zeros where there is none."""
+        found = np.zeros((self.rows, self.n_envs, *self.shape), dtype=self.dtype)
+        rows = np.arange(min(self.steps, self.rows))
+        for env in range(self.n_envs):
+            if len(rows):
+                found[rows, env] = self.get_next(rows, np.full(len(rows), env))
+        return found
+
     @staticmethod
     def bytes_needed(rows: int, n_envs: int, space: spaces.Space, frame_stack: int = 1) -> int:
         """:return: the memory that such a store takes when it is full, uncompressed and with nothing set aside"""

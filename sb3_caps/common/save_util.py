@@ -3,16 +3,26 @@
 import io
 import os
 import pathlib
+import pickle
 import re
 import secrets
 import shutil
 import socket
 import stat
+import struct
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
+
+from stable_baselines3.common.save_util import open_path
 
 _HOST = re.sub(r"\W", "_", socket.gethostname())
 _PARTIAL = re.compile(rf"\..+\.{_HOST}-(\d+)-[0-9a-f]+\.partial")
+# What follows a pickle: this word, and the checksum of all bytes before it. Whoever reads pickles passes over it.
+_CHECKSUM = struct.Struct("<8sI")
+_WORD = b"crc32 = "
+_CHUNK = 2**20
 
 
 @contextmanager
@@ -50,6 +60,83 @@ def atomic_write(
         sync_folder(path.parent)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def write_pickle(path: str | pathlib.Path | io.BufferedIOBase, content: Any) -> None:
+    """
+    Pickle something, with a checksum, whole or not at all. SB3's ``load_from_pkl`` reads it too.
+
+    :param path: where to; ``.pkl`` is added to a path without a suffix, and an open file is written to directly
+    :param content: what to write
+    """
+    with atomic_write(path, suffix="pkl") as file:
+        checked = _ChecksumWriter(file)
+        pickle.dump(content, checked, protocol=pickle.HIGHEST_PROTOCOL)
+        file.write(_CHECKSUM.pack(_WORD, checked.checksum))
+
+
+def read_pickle(path: str | pathlib.Path | io.BufferedIOBase) -> Any:
+    """
+    Read what ``write_pickle`` or SB3's ``save_to_pkl`` wrote. Like every pickle it may run code: read only files that
+    you trust. One that is damaged is refused before anything of it is run, where it has a checksum.
+
+    :param path: the file, with or without ``.pkl``, or an open file
+    :return: what was written
+    """
+    file = open_path(path, "r", verbose=0, suffix="pkl")
+    try:
+        start = file.tell()
+        _check_checksum(file, start)
+        file.seek(start)
+        content = pickle.load(file)
+    except Exception as error:  # there is nothing that a pickle with other bits in it may not raise
+        raise ValueError(f"{path} is damaged, or was never saved here ({type(error).__name__}: {error}).") from error
+    finally:
+        if isinstance(path, (str, pathlib.Path)):
+            file.close()
+    return content
+
+
+class _ChecksumWriter:
+    """
+    A file that keeps the checksum of what is written to it.
+
+    :param file: the file
+    """
+
+    def __init__(self, file: io.BufferedIOBase) -> None:
+        self.file, self.checksum = file, 0
+
+    def write(self, data: Any) -> int:
+        """
+        :param data: bytes
+        :return: how many were written
+        """
+        self.checksum = zlib.crc32(data, self.checksum)
+        return self.file.write(data)
+
+
+def _check_checksum(file: io.BufferedIOBase, start: int) -> None:
+    """
+    Refuse a file with a checksum that is not that of its content. SB3's have none.
+
+    :param file: a file
+    :param start: where the content begins
+    """
+    end = file.seek(0, os.SEEK_END) - _CHECKSUM.size
+    if end < start:
+        return
+    file.seek(end)
+    word, expected = _CHECKSUM.unpack(file.read(_CHECKSUM.size))
+    if word != _WORD:
+        return
+    file.seek(start)
+    found, left = 0, end - start
+    while left:
+        chunk = file.read(min(left, _CHUNK))
+        found, left = zlib.crc32(chunk, found), left - len(chunk)
+    if found != expected:
+        raise ValueError("its checksum is that of another content")
 
 
 def partial_path(path: pathlib.Path) -> pathlib.Path:

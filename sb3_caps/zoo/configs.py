@@ -1,5 +1,6 @@
 """Where settings and source policies are, and what the strings of a config stand for."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -73,7 +74,7 @@ def make_source(entry: Any, log_folder: str, folders: Sequence[Path] = ()) -> So
 
     :param entry: a string as in ``find_source``; or a mapping with such a string as ``source`` and any of ``kwargs``
         (call the import string with them: it makes the source), ``name``, ``observation_map`` and ``action_map``
-        (import strings); or anything that ``as_source`` takes
+        (import strings); or anything that ``as_source`` takes. Import strings are code: they run their module.
     :param log_folder: where runs are
     :param folders: where relative paths may start, besides the working directory
     :return: the source policy
@@ -87,13 +88,28 @@ def make_source(entry: Any, log_folder: str, folders: Sequence[Path] = ()) -> So
     if not isinstance(source, str):
         return as_source(source, name, **maps)
     if "kwargs" in entry:
-        return as_source(imported(source)(**entry["kwargs"]), name, **maps)
+        return as_source(_made(source, entry["kwargs"]), name, **maps)
     found = find_source(source, log_folder, folders)
     made = as_source(found, name, **maps)
     if source.partition(":")[0] in zoo_utils.ALGOS and name is None:
         # The task says more than `best_model`; two runs on one task still get different names
         made.name = source.rpartition("/")[2].rpartition(":")[2]
     return made
+
+
+def _made(name: str, kwargs: dict[str, Any]) -> Any:
+    """
+    Call what makes a source policy. Nothing of Python's own library does: ``os:system`` is not called to find that out.
+
+    :param name: the import string of a function or class
+    :param kwargs: what to call it with
+    :return: what it made
+    """
+    maker = imported(name)
+    module = getattr(maker, "__module__", None) or type(maker).__module__
+    if not callable(maker) or module.partition(".")[0] in sys.stdlib_module_names:
+        raise ValueError(f"'{name}' makes no source policy: with kwargs, pass a function or class that returns one.")
+    return maker(**kwargs)
 
 
 def imported(name: Any) -> Any:

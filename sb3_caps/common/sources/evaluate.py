@@ -30,8 +30,9 @@ ARRAY_ACTIVATIONS: dict[type[nn.Module], Callable[[np.ndarray], np.ndarray]] = {
 ELEMENTWISE = (nn.ReLU, nn.Tanh, nn.ELU, nn.LeakyReLU, nn.SiLU, nn.GELU, nn.Sigmoid)
 # Above so many multiplications numpy starts threads of its own, which get in the way of torch's
 MOST_MULTIPLICATIONS = 2**18
-# About 20 MB of remembered actions
+# About 20 MB of remembered actions, where observations come back; where they do not, so many are tried at a time
 CACHE_SIZE = 2**16
+FIRST_CACHED = 2**12
 # Networks with fewer parameters are evaluated sooner than an observation is looked up and remembered
 SMALLEST_CACHED = 2**16
 
@@ -246,24 +247,27 @@ class ObservationCache:
     and telling that takes a fiftieth of the time of a convolutional network.
 
     :param answer: takes a batch of observations, returns as many rows
-    :param capacity: how many observations to remember: when there are more, it starts over
+    :param capacity: how many observations to remember, at most: when there are more, it starts over. It comes to so
+        many only where observations come back, and stays small where they do not.
     """
 
     def __init__(self, answer: Callable[[np.ndarray], np.ndarray], capacity: int = CACHE_SIZE) -> None:
         self.answer, self.capacity = answer, capacity
+        self.limit, self.found = min(FIRST_CACHED, capacity), 0
         self.places: dict[bytes, int] = {}
         self.answers: np.ndarray | None = None
 
     def __call__(self, observations: np.ndarray) -> np.ndarray:
         """:return: a row for each observation"""
-        if len(self.places) + len(observations) > self.capacity:
-            self.places.clear()
-        if len(observations) > self.capacity:
+        if len(self.places) + len(observations) > self.limit:
+            self._make_room(len(observations))
+        if len(observations) > self.limit:
             return self.answer(observations)
         # 16 bytes, by which no two observations of a type will ever be mistaken for each other
         rows, dtype = np.ascontiguousarray(observations).reshape(len(observations), -1), observations.dtype.str.encode()
         keys = [dtype + blake2b(row.data, digest_size=16).digest() for row in rows]
         new = [i for i, key in enumerate(keys) if key not in self.places]
+        self.found += len(keys) - len(new)
         if new:
             found = self.answer(observations[new] if len(new) < len(keys) else observations)
             if self.answers is None:
@@ -271,3 +275,15 @@ class ObservationCache:
             self.answers[[self.places.setdefault(keys[i], len(self.places)) for i in new]] = found
         assert self.answers is not None
         return self.answers[[self.places[key] for key in keys]]
+
+    def _make_room(self, n_observations: int) -> None:
+        """
+        Remember more where one in sixteen was known already, else start over.
+
+        :param n_observations: how many come now
+        """
+        if self.found * 16 >= len(self.places):
+            self.limit = min(2 * self.limit, self.capacity)
+        if len(self.places) + n_observations > self.limit:
+            self.places.clear()
+        self.found = 0

@@ -29,24 +29,30 @@ def as_source(
     name: str | None = None,
     observation_map: ActionFunction | None = None,
     action_map: ActionFunction | None = None,
+    trust: bool = True,
 ) -> SourcePolicy:
     """
-    Make a source policy of anything that acts. Files and import strings run code: pass only those that you trust.
+    Make a source policy of anything that acts. Files and import strings run code: pass only those that you trust, or
+    ``trust=False``. What ``export_source`` and ``CAPS.export`` wrote runs nothing.
 
-    :param source: an SB3 or sb3-contrib algorithm or policy, the path of a saved model or of a folder that
-        rl_zoo3 wrote, an import string ``package.module:function``, or a callable from a batch of
+    :param source: an SB3 or sb3-contrib algorithm or policy, the path of a saved model, of an export or of a folder
+        that rl_zoo3 wrote, an import string ``package.module:function``, or a callable from a batch of
         observations to a batch of actions (see ``each`` for a function of one observation)
     :param name: its name in logs and figures, by default that of the file, function or class
     :param observation_map: converts a batch of the target's observations to the source's
     :param action_map: converts a batch of the source's actions to the target's
+    :param trust: whether code that a file or an import string stands for may run; without, of files only exports are
+        read, and import strings are refused
     :return: the source policy
     """
     if isinstance(source, SourcePolicy):
         result = copy.copy(source)
     elif isinstance(source, str) and IMPORT_STRING.fullmatch(source) and not Path(source).exists():
+        if not trust:
+            raise ValueError(refusal(source))
         result = as_source(import_string(source))
     elif isinstance(source, (str, os.PathLike)):
-        result = _from_file(_model_file(Path(source)), strict=observation_map is None)
+        result = _from_file(_model_file(Path(source)), observation_map is None, trust)
     elif isinstance(source, BaseAlgorithm):
         result = _from_policy(source.policy, type(source).__name__.lower(), source.get_vec_normalize_env())
     elif isinstance(source, BasePolicy):
@@ -74,12 +80,31 @@ def _from_policy(policy: BasePolicy, name: str, normalizer: VecNormalize | None 
     )
 
 
-def _from_file(path: Path, strict: bool) -> SourcePolicy:
+def refusal(path: Any) -> str:
     """
-    :param path: the file of a saved model
+    :param path: a file or an import string that may not be loaded
+    :return: why not, and what to do
+    """
+    return (
+        f"{path} is no export, or a damaged one, and loading anything else may run code: with trust=False only what "
+        "export_source and CAPS.export wrote is loaded. Pass trust=True if you trust it."
+    )
+
+
+def _from_file(path: Path, strict: bool, trust: bool) -> SourcePolicy:
+    """
+    :param path: the file of a saved model or an export
     :param strict: whether to refuse it where its normalisation is not certain
+    :param trust: whether it may run code
     :return: the source policy
     """
+    # Exports are built of all that is here
+    from sb3_caps.common.export import is_export, source_from_export
+
+    if is_export(path):
+        return source_from_export(path)
+    if not trust:
+        raise ValueError(refusal(path))
     data, parameters, unread = _read(path)
     arguments = {**(data.get("policy_kwargs") or {}), **_algorithm_arguments(path, data, unread)}
     arguments.pop("device", None)
@@ -165,8 +190,10 @@ def _model_file(path: Path) -> Path:
         if len(found) != 1:
             raise ValueError(f"The folder {path} holds {len(found)} saved models: pass the path of one .zip file.")
         return found[0]
-    if not path.exists() and path.suffix != ".zip":
+    if not path.exists() and path.suffix not in (".zip", ".npz"):
+        exported = path.with_name(path.name + ".npz")
         path = path.with_name(path.name + ".zip")
+        path = exported if exported.exists() and not path.exists() else path
     if not path.is_file():
         raise FileNotFoundError(f"There is no saved model at {path}.")
     return path

@@ -1,6 +1,5 @@
 """The batches of the grid study as runs that can be killed and resumed, and their results on disk."""
 
-import pickle
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -9,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sb3_caps.common.save_util import atomic_write
+from sb3_caps.common.save_util import atomic_write, read_pickle, write_pickle
 from sb3_caps.studies.grid.batches import BATCHES, Trial, task, with_needed
 from sb3_caps.studies.shared.runs import Run, set_aside, write_rows
 from sb3_caps.studies.shared.scheduler import run_missing, this_command
@@ -131,8 +130,7 @@ def run_batch(results: Results, batch: str, report: Callable[[int], None]) -> No
     while not experiment.run(steps=STEPS_BETWEEN_LOOKS):
         report(experiment.finished)
         if time.monotonic() - saved > CHECKPOINT_SECONDS:
-            with atomic_write(checkpoint) as file:
-                pickle.dump((config, experiment), file)
+            write_pickle(checkpoint, (config, experiment))
             saved = time.monotonic()
     report(experiment.finished)
     _store(results, batch, trials, experiment)
@@ -152,10 +150,8 @@ def _restore(checkpoint: Path, config: dict[str, Any]) -> Experiment | None:
     if not checkpoint.exists():
         return None
     try:
-        with checkpoint.open("rb") as file:
-            stored, experiment = pickle.load(file)
-    except Exception as error:
-        # There is nothing that a pickle with other bits in it may not raise
+        stored, experiment = read_pickle(checkpoint)
+    except (ValueError, TypeError) as error:
         kept = set_aside(checkpoint)
         print(f"{checkpoint} is damaged ({error}): kept as {kept.name}, the batch starts again.", file=sys.stderr)
         return None

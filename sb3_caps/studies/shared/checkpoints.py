@@ -1,6 +1,5 @@
 """Learning that can be killed at any moment and goes on where it was, to the last bit."""
 
-import pickle
 import random
 import shutil
 import sys
@@ -15,7 +14,14 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_caps.common.save_util import atomic_write, partial_path, remove_leftovers, sync_folder
+from sb3_caps.common.save_util import (
+    atomic_write,
+    partial_path,
+    read_pickle,
+    remove_leftovers,
+    sync_folder,
+    write_pickle,
+)
 from sb3_caps.studies.shared.runs import Row, set_aside, write_rows
 
 PREFIX = "checkpoint_"
@@ -63,8 +69,7 @@ class Checkpoints:
             model.save(file)
         with atomic_write(partial / "replay_buffer.pkl") as file:
             model.save_replay_buffer(file)
-        with atomic_write(partial / "state.pkl") as file:
-            pickle.dump(state, file)
+        write_pickle(partial / "state.pkl", state)
         shutil.rmtree(target, ignore_errors=True)
         partial.rename(target)
         sync_folder(self.folder)
@@ -85,9 +90,8 @@ class Checkpoints:
         try:
             model = algorithm.load(newest / "model.zip", env=env, device="cpu", force_reset=False)
             model.load_replay_buffer(newest / "replay_buffer.pkl")
-            state = pickle.loads((newest / "state.pkl").read_bytes())
-        except Exception as error:
-            # There is nothing that a pickle with other bits in it may not raise
+            state = read_pickle(newest / "state.pkl")
+        except Exception as error:  # there is nothing that a pickle with other bits in it may not raise
             kept = set_aside(newest)
             print(f"{newest} is damaged ({error}): kept as {kept.name}, the run starts again.", file=sys.stderr)
             return None

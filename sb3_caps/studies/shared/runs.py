@@ -72,8 +72,8 @@ def check_file(file: Path) -> str | None:
             with zipfile.ZipFile(file) as opened:
                 broken = opened.testzip()
             return None if broken is None else f"{broken} in it is damaged"
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        return str(error)
+    except Exception as error:  # there is nothing that a zip file with other bits in it may not raise
+        return f"{type(error).__name__}: {error}"
     return None
 
 
