@@ -102,7 +102,8 @@ def check_replay_buffer(found: Any, model: OffPolicyAlgorithm, option_names: lis
         for name in ("n_envs", "observation_space", "action_space", "sequence_length", "n_steps", "gamma")
         if hasattr(found, name) and getattr(found, name) != getattr(model, name)
     ]
-    names, n_options = getattr(found, "option_names", None), getattr(found, "n_options", len(option_names))
+    names: Any = getattr(found, "option_names", None)
+    n_options = getattr(found, "n_options", len(option_names))
     moved = [name for name in names or () if name in option_names and names.index(name) != option_names.index(name)]
     if n_options != len(option_names) or moved:
         differences.append(f"the options {names or n_options}, not {option_names}")
