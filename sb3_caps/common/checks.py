@@ -2,6 +2,7 @@
 
 import difflib
 import inspect
+import warnings
 from collections.abc import Iterable
 from numbers import Real
 from types import NoneType
@@ -101,13 +102,22 @@ def check_replay_buffer(found: Any, model: OffPolicyAlgorithm, option_names: lis
         for name in ("n_envs", "observation_space", "action_space", "sequence_length", "n_steps", "gamma")
         if hasattr(found, name) and getattr(found, name) != getattr(model, name)
     ]
-    names, n_options = getattr(found, "option_names", None), getattr(found, "n_options", len(option_names))
-    if (names or option_names) != option_names or n_options != len(option_names):
+    names: Any = getattr(found, "option_names", None)
+    n_options = getattr(found, "n_options", len(option_names))
+    moved = [name for name in names or () if name in option_names and names.index(name) != option_names.index(name)]
+    if n_options != len(option_names) or moved:
         differences.append(f"the options {names or n_options}, not {option_names}")
     if differences:
         raise ValueError(
             f"{path} is the replay buffer of another model, with {'; '.join(differences)}: make this model with the "
             "same, or start with an empty buffer."
+        )
+    if names is not None and names != option_names:
+        # As after a source has been mended, and has another name now
+        warnings.warn(
+            f"{path} has the agreements of the options {names}, which the options {option_names} take over: they learn "
+            "from what those would have done.",
+            stacklevel=3,
         )
 
 

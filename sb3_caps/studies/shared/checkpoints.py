@@ -42,18 +42,20 @@ class Checkpoints:
 
     def newest(self) -> Path | None:
         """:return: the checkpoint to go on from, None to start"""
-        found = [path for path in self.folder.glob(f"{PREFIX}*") if _steps(path).isdigit()]
-        return max(found, key=lambda path: int(_steps(path)), default=None)
+        return max(self._all(), key=lambda path: int(_steps(path)), default=None)
+
+    def _all(self) -> list[Path]:
+        """:return: all that were written whole: a process that was killed may have left older ones"""
+        return [path for path in self.folder.glob(f"{PREFIX}*") if _steps(path).isdigit()]
 
     def save(self, model: OffPolicyAlgorithm, env: VecEnv, notes: Any) -> None:
         """
-        Write a checkpoint, then forget the one before.
+        Write a checkpoint, then forget those before.
 
         :param model: what is learning
         :param env: its environment
         :param notes: anything else to keep
         """
-        before = self.newest()
         target = self.folder / f"{PREFIX}{model.num_timesteps}"
         # A name that does not count until all is there
         partial = partial_path(target)
@@ -73,8 +75,9 @@ class Checkpoints:
         shutil.rmtree(target, ignore_errors=True)
         partial.rename(target)
         sync_folder(self.folder)
-        if before is not None and before != target:
-            shutil.rmtree(before)
+        for before in self._all():
+            if before != target:
+                shutil.rmtree(before)
 
     def load(self, algorithm: type[OffPolicyAlgorithm], env: VecEnv) -> tuple[OffPolicyAlgorithm, Any] | None:
         """

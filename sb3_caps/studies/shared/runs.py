@@ -73,7 +73,7 @@ def check_file(file: Path) -> str | None:
                 broken = opened.testzip()
             return None if broken is None else f"{broken} in it is damaged"
     except Exception as error:  # there is nothing that a zip file with other bits in it may not raise
-        return f"{type(error).__name__}: {error}"
+        return str(error) or type(error).__name__
     return None
 
 
