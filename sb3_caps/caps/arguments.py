@@ -1,6 +1,5 @@
 """What CAPS refuses among its arguments."""
 
-from numbers import Real
 from typing import TYPE_CHECKING, get_args
 
 import numpy as np
@@ -33,9 +32,6 @@ def check_arguments(model: "CAPS") -> None:
             f"sequence_length must be from 1 to batch_size ({model.batch_size}), which counts the steps of all "
             f"sequences, not {model.sequence_length}."
         )
-    for name in ("exploration_episodes", "exploration_novelty"):
-        if not isinstance(getattr(model, name), Real):
-            raise ValueError(f"{name} must be a number, not {getattr(model, name)!r}: it stays the same in a run.")
     if not 0 <= model.exploration_episodes <= 1:
         raise ValueError(f"exploration_episodes must be a share from 0 to 1, not {model.exploration_episodes}.")
     for name in ("greedy_temperature", "exploration_bonus", "exploration_novelty"):

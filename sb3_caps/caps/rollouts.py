@@ -56,12 +56,14 @@ class OptionCollector(PolicyReuseAlgorithm):
         optimize_memory_usage = self.optimize_memory_usage
         self.optimize_memory_usage = False
         try:
-            setup = super()._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
+            return super()._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
         finally:
             self.optimize_memory_usage = optimize_memory_usage
+
+    def _start_run(self) -> None:
+        super()._start_run()
         if self._last_options is None or len(self._last_options[0]) != self.n_envs:
             self._last_options = (np.zeros(self.n_envs, dtype=np.int64), self.options.initial_states())
-        return setup
 
     def collect_rollouts(
         self,
@@ -138,14 +140,15 @@ class OptionCollector(PolicyReuseAlgorithm):
             self._emitted_observations(), source_states, starts, self._action_masks()
         )
         self._exploration.start_episodes(starts)
-        visits = None
-        if self._exploration.novelty > 0:
-            visits = self.replay_buffer.action_visits(self._original_observations(), option_actions)
-        epsilon = 1.0 if warm_up else self.exploration_rate
-        chosen = self._exploration.choose(values, epsilon, self._now("greedy_temperature"), visits)
         ends = CALL_AND_RETURN.ends(values, beta, draws=np.random.random(len(values)))
         n_ends = int(np.count_nonzero(starts | ends[np.arange(len(active)), active]))
-        active = CALL_AND_RETURN.next_options(active, starts, ends, chosen)
+        if n_ends:
+            visits = None
+            if self._exploration.novelty > 0:
+                visits = self.replay_buffer.action_visits(self._original_observations(), option_actions)
+            epsilon = 1.0 if warm_up else self.exploration_rate
+            chosen = self._exploration.choose(values, epsilon, self._now("greedy_temperature"), visits)
+            active = CALL_AND_RETURN.next_options(active, starts, ends, chosen)
 
         actions = option_actions[np.arange(len(active)), active]
         agreements = option_actions == actions[:, None]

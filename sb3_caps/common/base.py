@@ -172,7 +172,13 @@ class PolicyReuseAlgorithm(DQN):
             self.lr_schedule = self.learning_rate.over(total_timesteps)
         if isinstance(self.given_exploration_schedule, PiecewiseLinear):
             self.exploration_schedule = self.given_exploration_schedule.over(total_timesteps)
+        self._start_run()
         return setup
+
+    def _start_run(self) -> None:
+        """
+        Prepare what depends on the environments of a run. It is called at each ``learn``, once they were reset.
+        """
 
     def _original_observations(self) -> Observations:
         """

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import torch as th
 from stable_baselines3.common.buffers import ReplayBuffer
-from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.noise import ActionNoise
-from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
+from stable_baselines3.common.type_aliases import GymEnv, Schedule
 from stable_baselines3.dqn.policies import DQNPolicy
 
 from sb3_caps.common.base import PolicyReuseAlgorithm
@@ -170,20 +169,12 @@ class EpisodicReuseAlgorithm(PolicyReuseAlgorithm):
         """
         return epsilon
 
-    def _setup_learn(
-        self,
-        total_timesteps: int,
-        callback: MaybeCallback = None,
-        reset_num_timesteps: bool = True,
-        tb_log_name: str = "run",
-        progress_bar: bool = False,
-    ) -> tuple[int, BaseCallback]:
-        setup = super()._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
+    def _start_run(self) -> None:
+        super()._start_run()
         if self._episodes is None or len(self._episodes.arms) != self.n_envs:
             # Every environment starts an episode now, and these are then set
             arms, zeros = np.zeros(self.n_envs, dtype=np.int64), np.zeros(self.n_envs)
             self._episodes = EpisodeState(arms, zeros, zeros, zeros, self.options.initial_states())
-        return setup
 
     def _sample_action(
         self, learning_starts: int, action_noise: ActionNoise | None = None, n_envs: int = 1

@@ -5,9 +5,7 @@ from typing import Any
 
 import numpy as np
 from stable_baselines3.common.buffers import ReplayBuffer
-from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.noise import ActionNoise
-from stable_baselines3.common.type_aliases import MaybeCallback
 
 from sb3_caps.common.episodic import EpisodeState, EpisodicReuseAlgorithm
 
@@ -114,19 +112,11 @@ class GuidedReuseAlgorithm(EpisodicReuseAlgorithm):
         Take the return of another episode of the learned policy into account, the last of the recent ones.
         """
 
-    def _setup_learn(
-        self,
-        total_timesteps: int,
-        callback: MaybeCallback = None,
-        reset_num_timesteps: bool = True,
-        tb_log_name: str = "run",
-        progress_bar: bool = False,
-    ) -> tuple[int, BaseCallback]:
-        setup = super()._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
+    def _start_run(self) -> None:
+        super()._start_run()
         if len(self._trials) != self.n_envs:
             self._trials = np.zeros(self.n_envs, dtype=bool)
             self._guide_steps, self._lengths = np.zeros(self.n_envs), np.zeros(self.n_envs)
-        return setup
 
     def _sample_action(
         self, learning_starts: int, action_noise: ActionNoise | None = None, n_envs: int = 1
