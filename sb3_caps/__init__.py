@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import sb3_caps.envs  # noqa: F401 registers the environments
 
 if TYPE_CHECKING:
-    from sb3_caps.caps import CAPS
+    from sb3_caps.caps import CAPS, PAPER
     from sb3_caps.common.export import export_source
     from sb3_caps.common.schedules import PiecewiseLinear
     from sb3_caps.common.source_features import SourceFeatures, VecSourceFeatures
@@ -21,6 +21,7 @@ __version__ = "0.1.0"
 __all__ = [
     "CAPS",
     "OPSTL",
+    "PAPER",
     "PRQL",
     "JumpStart",
     "PiecewiseLinear",
@@ -37,6 +38,7 @@ __all__ = [
 _WHERE = {
     "CAPS": "caps",
     "OPSTL": "ops_tl",
+    "PAPER": "caps",
     "PRQL": "prql",
     "JumpStart": "jump_start",
     "QDagger": "qdagger",

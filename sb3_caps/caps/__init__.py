@@ -1,4 +1,4 @@
-from sb3_caps.caps.caps import CAPS
+from sb3_caps.caps.caps import CAPS, PAPER
 from sb3_caps.caps.policies import CnnPolicy, MlpPolicy, MultiInputPolicy
 
-__all__ = ["CAPS", "CnnPolicy", "MlpPolicy", "MultiInputPolicy"]
+__all__ = ["CAPS", "PAPER", "CnnPolicy", "MlpPolicy", "MultiInputPolicy"]

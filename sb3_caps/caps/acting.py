@@ -30,47 +30,58 @@ class ActingNetwork:
     starts sooner. It shares the memory of the network's tensors, and is made anew for each rollout. Whatever it does
     not know (other layers or classes, hooks, images, another device) is left to torch.
 
-    :param policy: whose network to act by
+    :param policy: whose ``acting_net`` to act by
     """
 
     def __init__(self, policy: "CAPSPolicy") -> None:
-        self.policy, self.space = policy, policy.observation_space
+        self.policy, self.network, self.space = policy, policy.acting_net, policy.observation_space
         self.layers: list[tuple[np.ndarray, np.ndarray] | Callable[[np.ndarray], np.ndarray]] | None = None
         self.termination: tuple[np.ndarray, np.ndarray] | None = None
         if self._is_plain():
-            layers = list(policy.q_net.q_net)
+            layers = list(self.network.q_net)
             self.layers = [ACTIVATIONS.get(type(layer)) or _arrays(layer) for layer in layers]
             if policy.termination is None:
-                self.termination = _arrays(policy.q_net.termination_net)
+                self.termination = _arrays(self.network.termination_net)
             largest = max(layer.weight.numel() for layer in layers if isinstance(layer, nn.Linear))
             self.most_rows = MOST_MULTIPLICATIONS // largest
 
-    def __call__(self, observations: np.ndarray | dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    def __call__(
+        self, observations: np.ndarray | dict[str, np.ndarray], option_actions: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         """
         :param observations: one for each environment
+        :param option_actions: the actions of the sources, of shape (environments, sources)
         :return: option values and terminations, each of shape (environments, options)
         """
         if self.layers is None or isinstance(observations, dict) or len(observations) > self.most_rows:
             with th.no_grad():
-                values, beta = self.policy.q_net(obs_as_tensor(observations, self.policy.device))
-            return values.cpu().numpy(), beta.cpu().numpy()
+                found = self.network(obs_as_tensor(observations, self.policy.device))
+                found = self.policy.complete(found, th.as_tensor(option_actions, device=self.policy.device))
+            return found.values.cpu().numpy(), found.terminations.cpu().numpy()
         hidden: np.ndarray = observations.reshape(len(observations), -1)
         # SB3 one-hot encodes a number, and that picks a row
         hidden = hidden[:, 0] if isinstance(self.space, spaces.Discrete) else hidden.astype(np.float32)
         for layer in self.layers[:-1]:
             hidden = layer(hidden) if callable(layer) else _linear(hidden, *layer)
         assert not callable(self.layers[-1])
-        values = _linear(hidden, *self.layers[-1])
+        values = self._complete(_linear(hidden, *self.layers[-1]), option_actions)
         if self.termination is None:
             assert self.policy.termination is not None
             return values, np.full(values.shape, self.policy.termination, dtype=np.float32)
-        return values, sigmoid(_linear(hidden, *self.termination))
+        return values, sigmoid(self._complete(_linear(hidden, *self.termination), option_actions))
+
+    def _complete(self, outputs: np.ndarray, option_actions: np.ndarray) -> np.ndarray:
+        """As ``CAPSPolicy.complete`` does."""
+        n_sources = option_actions.shape[1]
+        if self.policy.shared_values and n_sources:
+            outputs[:, :n_sources] += np.take_along_axis(outputs[:, n_sources:], option_actions, axis=1)
+        return outputs
 
     def _is_plain(self) -> bool:
         """Whether this class knows all that the network does, from observations to values."""
         from sb3_caps.caps.policies import OptionQNetwork
 
-        network = self.policy.q_net
+        network = self.network
         heads = [*network.q_net, network.termination_net]
         return (
             type(network) is OptionQNetwork

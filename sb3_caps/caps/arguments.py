@@ -1,14 +1,115 @@
-"""What CAPS refuses among its arguments."""
+"""The grouped arguments of CAPS, and what it refuses among all of them."""
 
-from typing import TYPE_CHECKING, get_args
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
+from stable_baselines3.common.type_aliases import Schedule
 
+from sb3_caps.caps.exploration import DrawnDurations, OptionExploration
 from sb3_caps.common.buffers import OptionReplayBuffer
-from sb3_caps.common.execution import Execution
+from sb3_caps.common.checks import check_number
+from sb3_caps.common.options import OptionSet
 
 if TYPE_CHECKING:
     from sb3_caps.caps.caps import CAPS
+
+Durations = Literal["drawn", "termination"]
+
+
+@dataclass(frozen=True)
+class Termination:
+    """
+    ``termination_kwargs``: how β is learned, and where it is used.
+
+    :param learning_rate: None to learn the β of every option in every state from replayed batches, together with the
+        values; a number for the paper's online step of the active option, with this fixed rate
+    :param regularization: ρ: a source is left where another option is better by more than this, in units of the
+        returns (of the rewards without ``normalize_returns``): the margin of interrupting execution, and the ρ of the
+        online step
+    :param initial: β at the start, one number or one for sources and one for primitives
+    :param target: β in the targets of the option values: one for all, one for sources and one for primitives, or a
+        function of the remaining progress. Low values keep the values of options apart and follow a source for long;
+        1 makes a primitive option one action. None for the β that options end by, the paper's.
+    """
+
+    learning_rate: float | None = None
+    regularization: float = 0.02
+    initial: float | tuple[float, float] = 0.5
+    target: float | tuple[float, float] | Schedule | None = (0.1, 1.0)
+
+    def __post_init__(self) -> None:
+        if self.learning_rate is not None:
+            check_number("termination_kwargs['learning_rate']", self.learning_rate, at_least=0.0)
+        check_number("termination_kwargs['regularization']", self.regularization, at_least=0.0)
+        for name in ("initial", "target"):
+            value: Any = getattr(self, name)
+            if isinstance(value, list):  # as a config gives it
+                object.__setattr__(self, name, tuple(value))
+                value = tuple(value)
+            if name == "target" and (value is None or callable(value)):
+                continue
+            given = np.array(np.nan if callable(value) else value, dtype=np.float64)
+            # A β that starts at 0 or 1 would never move
+            inside = ((given > 0) & (given < 1)) if name == "initial" else ((given >= 0) & (given <= 1))
+            if given.shape not in ((), (2,)) or not inside.all():
+                raise ValueError(
+                    f"termination_kwargs[{name!r}] must be one probability, or a pair of them for sources and "
+                    f"primitives, not {value} (see termination for a fixed β)."
+                )
+
+
+@dataclass(frozen=True)
+class Exploration:
+    """
+    ``exploration_kwargs``: how options are chosen while learning.
+
+    :param durations: ``"drawn"``: random actions, and stretches of sources with random lengths, see
+        ``DrawnDurations``; ``"termination"``, the paper's: options run until they terminate, see ``OptionExploration``
+    :param share: Share of the episodes that have stretches of sources, at ε = 1 (drawn durations)
+    :param weights: How likely each option is in a random choice, in the order of ``options.names``; one number for a
+        source relative to a primitive; None for all alike. This and all that follows is for durations by termination.
+    :param temperature: Options whose values differ by less than this are chosen greedily about as often as each other
+        (a softmax), a number or a function of the remaining progress
+    :param bonus: Added to the reward of a step to an observation that was seen n times, divided by n, when learning
+        from it. A number, or a function of the remaining progress. For environments whose observations come back.
+    :param episodes: Share of the episodes in which every choice is random, however low the exploration rate
+    :param novelty: Exponent x of the count weight (1 + n)^-x of an option in a random choice, where n is how often its
+        action was taken in this observation. For environments whose observations come back.
+    """
+
+    durations: Durations = "drawn"
+    share: float = 0.5
+    weights: float | Sequence[float] | None = None
+    temperature: float | Schedule = 0.0
+    bonus: float | Schedule = 0.0
+    episodes: float = 0.0
+    novelty: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.durations not in get_args(Durations):
+            raise ValueError(f"exploration_kwargs['durations'] must be one of {get_args(Durations)}.")
+        for name in ("share", "episodes"):
+            check_number(f"exploration_kwargs[{name!r}]", getattr(self, name), at_least=0.0, at_most=1.0)
+        for name in ("temperature", "bonus", "novelty"):
+            value = getattr(self, name)
+            if name == "novelty" or not callable(value):
+                check_number(f"exploration_kwargs[{name!r}]", value, at_least=0.0)
+        given = [name for name in ("temperature", "bonus", "episodes", "novelty") if getattr(self, name) != 0.0]
+        if self.weights is not None:
+            given = ["weights", *given]
+        if self.durations == "drawn" and given:
+            raise ValueError(f"{', '.join(given)} in exploration_kwargs needs 'durations': 'termination' beside it.")
+
+    def make(self, options: OptionSet) -> DrawnDurations | OptionExploration:
+        """
+        :param options: all options of a run
+        :return: what chooses among them
+        """
+        if self.durations == "drawn":
+            return DrawnDurations(options.n_sources, options.n_actions, self.share)
+        return OptionExploration(options.normalized(self.weights), self.episodes, self.novelty)
 
 
 def check_arguments(model: "CAPS") -> None:
@@ -21,38 +122,16 @@ def check_arguments(model: "CAPS") -> None:
         raise ValueError(f"n_steps must be 1, not {model.n_steps}: CAPS has sequence_length for longer backups.")
     if model.termination is not None and not 0 <= model.termination <= 1:
         raise ValueError(f"termination must be None or a probability from 0 to 1, not {model.termination}.")
-    starts = np.array(model.initial_termination)
-    if starts.size not in (1, 2) or starts.min() <= 0 or starts.max() >= 1:
-        raise ValueError(
-            "initial_termination must be one probability between 0 and 1, or a pair of them for sources and "
-            f"primitives, not {model.initial_termination} (see termination for a fixed one)."
-        )
     if not 1 <= model.sequence_length <= model.batch_size:
         raise ValueError(
             f"sequence_length must be from 1 to batch_size ({model.batch_size}), which counts the steps of all "
             f"sequences, not {model.sequence_length}."
         )
-    if not 0 <= model.exploration_episodes <= 1:
-        raise ValueError(f"exploration_episodes must be a share from 0 to 1, not {model.exploration_episodes}.")
-    for name in ("greedy_temperature", "exploration_bonus", "exploration_novelty"):
-        value = getattr(model, name)
-        if isinstance(value, (int, float)) and value < 0:
-            raise ValueError(f"{name} must not be negative, but is {value}.")
-    if model.execution not in get_args(Execution):
-        raise ValueError(f"execution must be one of {get_args(Execution)}, not {model.execution!r}.")
     if not issubclass(model.replay_buffer_class or OptionReplayBuffer, OptionReplayBuffer):
         raise ValueError(f"replay_buffer_class must be an OptionReplayBuffer, not {model.replay_buffer_class}.")
-    _check_uses_of_beta(model)
-
-
-def _check_uses_of_beta(model: "CAPS") -> None:
-    if isinstance(model.target_termination, (int, float)) and not 0 <= model.target_termination <= 1:
-        raise ValueError(f"target_termination must be a probability from 0 to 1, not {model.target_termination}.")
-    if None not in (model.target_termination, model.termination):
-        raise ValueError("Pass termination, which fixes β everywhere, or target_termination, not both.")
-    if model.averaging is not None and not 0 < model.averaging <= 1:
-        raise ValueError(f"averaging must be None or a share above 0 and up to 1, not {model.averaging}.")
-    if not 0 <= model.interruption_margin < 1:
-        raise ValueError(f"interruption_margin must be a share from 0 to below 1, not {model.interruption_margin}.")
-    if model.interruption_margin > 0 and model.execution != "interrupting":
-        raise ValueError('interruption_margin needs execution="interrupting".')
+    for name, group in (("termination_kwargs", Termination), ("exploration_kwargs", Exploration)):
+        given, known = getattr(model, name), list(group.__dataclass_fields__)
+        if not isinstance(given, dict) or given.keys() - set(known):
+            raise ValueError(f"{name} must be a dict with some of {', '.join(known)}, not {given!r}.")
+    if model.termination is not None and model.termination_kwargs.get("target") is not None:
+        raise ValueError("Pass termination, which fixes β everywhere, or termination_kwargs['target'], not both.")

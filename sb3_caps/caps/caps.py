@@ -1,6 +1,7 @@
 """Context-Aware Policy Reuse."""
 
 import pathlib
+import warnings
 from collections.abc import Sequence
 from typing import Any, ClassVar, TypeVar
 
@@ -11,17 +12,33 @@ from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedul
 from stable_baselines3.common.utils import get_parameters_by_name, polyak_update
 from torch.nn import functional as F
 
-from sb3_caps.caps.arguments import check_arguments
-from sb3_caps.caps.exploration import OptionExploration
-from sb3_caps.caps.policies import CAPSPolicy, CnnPolicy, MlpPolicy, MultiInputPolicy, OptionState
+from sb3_caps.caps.arguments import Exploration, Termination, check_arguments
+from sb3_caps.caps.policies import CAPSPolicy, CnnPolicy, MlpPolicy, MultiInputPolicy, OptionEstimates, OptionState
 from sb3_caps.caps.rollouts import OptionCollector
+from sb3_caps.caps.summary import PolicySummary, ReuseSummary
 from sb3_caps.caps.targets import option_targets, with_bonus
+from sb3_caps.caps.trials import KEPT, LATEST
 from sb3_caps.common.batches import part
 from sb3_caps.common.buffers import OptionReplayBuffer, OptionReplayBufferSamples
-from sb3_caps.common.execution import Execution
 from sb3_caps.common.export import export_model
+from sb3_caps.common.statistics import NOT_ON_SCREEN
 
 SelfCAPS = TypeVar("SelfCAPS", bound="CAPS")
+# Beside the loss of the values: β must not decide how far a step of all goes when its gradient is clipped
+TERMINATION_WEIGHT = 0.1
+LEARNER = "learner"
+
+
+# The paper to the letter: ``CAPS(..., **PAPER)``
+PAPER: dict[str, Any] = {
+    "sequence_length": 1,
+    "termination_kwargs": {"learning_rate": 0.00025, "regularization": 0.005, "initial": 0.5, "target": None},
+    "exploration_kwargs": {"durations": "termination"},
+    "normalize_returns": False,
+    "safe": False,
+    "replay_buffer_kwargs": {"prioritized_share": 0.0},
+    "policy_kwargs": {"execution": "call-and-return", "shared_values": False, "averaging": None},
+}
 
 
 class CAPS(OptionCollector):
@@ -29,73 +46,55 @@ class CAPS(OptionCollector):
     Context-Aware Policy Reuse (CAPS)
 
     Learns when to reuse which source policy for a new task, and when to stop: option values over source policies
-    and one primitive option for each action, with learned terminations and call-and-return execution.
+    and one primitive option for each action, with learned terminations.
 
     Paper: Li, Gu, Zhu and Zhang: Context-Aware Policy Reuse, AAMAS 2019, https://arxiv.org/abs/1806.03793
-    It builds on SB3's DQN, an off-policy algorithm, and shares with it what the two have in common.
-    Defaults are the paper's for Monster Kong, but where that is a schedule in absolute steps over millions of them:
-    learning rate and exploration then have DQN's defaults, which follow the length of the run, and so have
-    ``learning_starts`` (the paper: 50,000) and ``target_update_interval`` (which the paper does not give).
-    ``PiecewiseLinear`` writes the paper's schedules.
+    It builds on SB3's DQN, an off-policy algorithm, and shares with it what the two have in common, defaults included.
+    The defaults of what is new are ours: ``CAPS(policy, env, source_policies=[...])`` is what we recommend for any
+    task. ``CAPS(policy, env, source_policies=[...], **PAPER)`` is the paper.
 
     :param policy: The policy model to use (MlpPolicy, CnnPolicy, MultiInputPolicy)
     :param env: The environment to learn from (if registered in Gym, can be str)
     :param learning_rate: The learning rate of the option values, or a function of the remaining progress (1 to 0)
     :param buffer_size: size of the replay buffer
     :param learning_starts: how many steps of the model to collect transitions for before learning starts:
-        until then options are drawn at random and β stays as it is
-    :param batch_size: Minibatch size for each gradient update
+        until then actions are random
+    :param batch_size: Minibatch size for each gradient update, in steps
     :param tau: the soft update coefficient ("Polyak update", between 0 and 1) default 1 for hard update
     :param gamma: the discount factor
     :param train_freq: Update the model every so many steps, or a tuple like ``(5, "step")`` or ``(2, "episode")``
     :param gradient_steps: How many gradient steps to do after each rollout (see ``train_freq``);
         ``-1`` for as many as steps were done in the environment
     :param replay_buffer_class: Replay buffer class to use, a subclass of ``OptionReplayBuffer``
-    :param replay_buffer_kwargs: Keyword arguments to pass to the replay buffer on creation.
+    :param replay_buffer_kwargs: Keyword arguments to pass to the replay buffer on creation. Half of the sequences are
+        drawn by their errors; ``{"prioritized_share": 0}`` draws all of them alike.
     :param optimize_memory_usage: Enable a memory efficient variant of the replay buffer
     :param n_steps: Must be 1: see ``sequence_length`` for longer backups
     :param target_update_interval: update the target network every ``target_update_interval`` environment steps
     :param exploration_fraction: fraction of entire training period over which the exploration rate is reduced
-    :param exploration_initial_eps: initial value of random option probability
-    :param exploration_final_eps: final value of random option probability
+    :param exploration_initial_eps: initial value of random action probability
+    :param exploration_final_eps: final value of random action probability
     :param max_grad_norm: The maximum value for the gradient clipping
     :param stats_window_size: Number of episodes to average success rate, length and reward over when logging
     :param tensorboard_log: the log location for tensorboard (if None, no logging)
-    :param policy_kwargs: additional arguments to be passed to the policy on creation
+    :param policy_kwargs: additional arguments to be passed to the policy on creation, see ``CAPSPolicy`` for
+        ``execution``, ``shared_values`` and ``averaging``
     :param verbose: Verbosity level: 0 for no output, 1 for info messages (such as device), 2 for debug messages
     :param seed: Seed for the pseudo random generators
     :param device: Device (cpu, cuda, ...) on which the code should be run; auto for the GPU if possible
     :param source_policies: The policies to reuse: a list of anything that ``as_source`` takes
     :param termination: A fixed β for all options (the paper's ablation; 1 chooses anew in every state),
         None to learn it
-    :param termination_learning_rate: The fixed learning rate of β
-    :param termination_regularization: ρ, added to the advantage in β's update so that options rather go on
-    :param initial_termination: β at the start, one number or one for sources and one for primitives
+    :param termination_kwargs: How β is learned and where it is used, see ``Termination``
     :param sequence_length: Length of the sequences to learn from; 1 is the paper. Longer ones back values up
         along a sequence for as long as an option agrees with the actions taken.
-    :param option_weights: How likely each option is when exploring, relative to the others, in the order of
-        ``options.names``; one number for a source relative to a primitive; None for all alike
-    :param execution: How ``predict`` executes options: ``"call-and-return"``, the paper's, or ``"interrupting"``,
-        which also ends an option where another has a higher value
-    :param interruption_margin: How much higher, as a share of it: networks are not as exact as neighbouring actions
-        are alike, and would change their mind in every state
     :param exploration_schedule: The exploration rate as a function of the remaining progress,
         in place of the three ``exploration_*`` numbers
-    :param greedy_temperature: While learning, options whose values differ by less than this are chosen greedily about
-        as often as each other (a softmax), a number or a function of the remaining progress; 0 is the paper. Where
-        nothing is known yet values differ by noise, and one and the same option, chosen again and again, would keep
-        exploration in one place.
-    :param target_termination: β in the targets alone, a number or a function of the remaining progress; None for the
-        β that options end by. Low values keep the values of options apart, high ones make them exact.
-    :param averaging: How far a running average of the network follows it in each step of the environments, for
-        ``predict`` to act by: it is steadier than the network; None to act by the network itself
-    :param exploration_bonus: Added to the reward of a step to an observation that was seen n times, divided by n,
-        when learning from it: rarely seen places are worth going to. A number, or a function of the remaining progress
-        which had better end at 0. For environments whose observations come back; 0 is the paper.
-    :param exploration_episodes: Share of the episodes in which every choice is random, however low the exploration
-        rate: what no way leads to yet can still be found late in a run. 0 is the paper.
-    :param exploration_novelty: How much rather a random choice falls on what is new: the weight of an option whose
-        action was taken n times in the observation is divided by (1 + n) to this power. 0 is the paper.
+    :param exploration_kwargs: How options are chosen while learning, see ``Exploration``
+    :param normalize_returns: Whether to learn in units of the largest return seen, so that nothing depends on the
+        scale of the rewards
+    :param safe: Whether to try the sources and the learner in whole episodes of training, and to act by whatever was
+        best: the learner, the learner as it was at its best, or a source
     :param _init_setup_model: Whether or not to build the network at the creation of the instance
     """
 
@@ -104,7 +103,6 @@ class CAPS(OptionCollector):
         "CnnPolicy": CnnPolicy,
         "MultiInputPolicy": MultiInputPolicy,
     }
-    scheduled_arguments: ClassVar[tuple[str, ...]] = ("greedy_temperature", "target_termination", "exploration_bonus")
 
     def __init__(
         self,
@@ -135,20 +133,12 @@ class CAPS(OptionCollector):
         device: th.device | str = "auto",
         source_policies: Sequence[Any] | None = None,
         termination: float | None = None,
-        termination_learning_rate: float = 0.00025,
-        termination_regularization: float = 0.005,
-        initial_termination: float | tuple[float, float] = 0.5,
-        sequence_length: int = 1,
-        option_weights: float | Sequence[float] | None = None,
-        execution: Execution = "call-and-return",
+        termination_kwargs: dict[str, Any] | None = None,
+        sequence_length: int = 8,
         exploration_schedule: Schedule | None = None,
-        greedy_temperature: float | Schedule = 0.0,
-        target_termination: float | Schedule | None = None,
-        interruption_margin: float = 0.0,
-        averaging: float | None = None,
-        exploration_bonus: float | Schedule = 0.0,
-        exploration_episodes: float = 0.0,
-        exploration_novelty: float = 0.0,
+        exploration_kwargs: dict[str, Any] | None = None,
+        normalize_returns: bool = True,
+        safe: bool = True,
         _init_setup_model: bool = True,
     ) -> None:
         super().__init__(
@@ -181,19 +171,11 @@ class CAPS(OptionCollector):
             exploration_schedule=exploration_schedule,
         )
         self.termination = termination
-        self.termination_learning_rate = termination_learning_rate
-        self.termination_regularization = termination_regularization
-        self.initial_termination = initial_termination
+        self.termination_kwargs = termination_kwargs or {}
         self.sequence_length = sequence_length
-        self.option_weights = option_weights
-        self.execution = execution
-        self.greedy_temperature = greedy_temperature
-        self.target_termination = target_termination
-        self.interruption_margin = interruption_margin
-        self.averaging = averaging
-        self.exploration_bonus = exploration_bonus
-        self.exploration_episodes = exploration_episodes
-        self.exploration_novelty = exploration_novelty
+        self.exploration_kwargs = exploration_kwargs or {}
+        self.normalize_returns = normalize_returns
+        self.safe = safe
 
         if _init_setup_model:
             self._setup_model()
@@ -202,40 +184,42 @@ class CAPS(OptionCollector):
         return {
             "options": self.options,
             "termination": self.termination,
-            "initial_termination": self.initial_termination,
-            "termination_learning_rate": self.termination_learning_rate,
-            "execution": self.execution,
-            "interruption_margin": self.interruption_margin,
-            "averaged": self.averaging is not None,
+            "initial_termination": self._termination.initial,
+            "termination_learning_rate": self._termination.learning_rate or 0.0,
+            "margin": self._termination.regularization,
         }
 
     def _buffer_arguments(self) -> dict[str, Any]:
         return {
-            "n_options": len(self.options),
+            "n_sources": self.options.n_sources,
             "sequence_length": self.sequence_length,
-            "count_visits": self.exploration_bonus != 0,
-            "count_actions": self.exploration_novelty != 0,
+            "prioritized_share": (self.replay_buffer_kwargs or {}).get("prioritized_share", 0.5),
+            "count_visits": self._exploration_settings.bonus != 0,
+            "count_actions": self._exploration_settings.novelty != 0,
         }
 
     def _check_arguments(self) -> None:
         check_arguments(self)
+        self._termination = Termination(**self.termination_kwargs)
+        self._exploration_settings = Exploration(**self.exploration_kwargs)
+        online = self.termination is None and self._termination.learning_rate is not None
+        self._online_termination = self._termination.regularization if online else None
+
+    def _scheduled(self) -> dict[str, Any]:
+        target = self._termination.target
+        return {
+            "target_termination": 1.0 if target is None or isinstance(target, tuple) else target,
+            "exploration_temperature": self._exploration_settings.temperature,
+            "exploration_bonus": self._exploration_settings.bonus,
+        }
 
     def _setup_model(self) -> None:
         super()._setup_model()
-        weights = self.options.normalized(self.option_weights)
-        exploration = OptionExploration(weights, self.exploration_episodes, self.exploration_novelty)
-        if "_exploration" in vars(self):  # a loaded model goes on with the episodes that it was in
-            exploration.random_episodes = self._exploration.random_episodes
+        exploration = self._exploration_settings.make(self.options)
+        before = vars(self).get("_exploration")
+        if type(before) is type(exploration):
+            exploration.resume(before)
         self._exploration = exploration
-
-    def _on_step(self) -> None:
-        super()._on_step()
-        if self.averaging is not None:
-            assert self.policy.q_net_average is not None
-            polyak_update(self.q_net.parameters(), self.policy.q_net_average.parameters(), self.averaging)
-            # The statistics of batch normalization are averages already, as DQN treats them too
-            average_stats = get_parameters_by_name(self.policy.q_net_average, ["running_"])
-            polyak_update(self.batch_norm_stats, average_stats, 1.0)
 
     def train(self, gradient_steps: int, batch_size: int = 100) -> None:
         # Switch to train mode (this affects batch norm / dropout)
@@ -258,39 +242,82 @@ class CAPS(OptionCollector):
 
         # Increase update counter
         self._n_updates += gradient_steps
+        self._update_average(gradient_steps)
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
         self.logger.record("train/loss", np.mean(losses))
 
+    def _update_average(self, gradient_steps: int) -> None:
+        """
+        Let the running average follow the network: a plain mean at first, so that the start is soon forgotten.
+        """
+        average = self.policy.q_net_average
+        if average is None or gradient_steps == 0:
+            return
+        assert self.policy.averaging is not None
+        share = max(1.0 - (1.0 - self.policy.averaging) ** gradient_steps, gradient_steps / self._n_updates)
+        polyak_update(self.q_net.parameters(), average.parameters(), share)
+        # The statistics of batch normalization are averages already, as DQN treats them too
+        polyak_update(self.batch_norm_stats, get_parameters_by_name(average, ["running_"]), 1.0)
+
     def _compute_loss(self, replay_data: OptionReplayBufferSamples) -> th.Tensor:
         """
-        The loss of the option values. Override it for another one.
+        The loss of option values and terminations. Override it for another one.
 
         :param replay_data: sequences
         :return: Huber's loss (less sensitive to outliers) of every option that agreed with the action taken, in the
-            mean over the steps
+            mean over the steps, and that of the terminations
         """
-        values, targets = self._values_and_targets(replay_data)
-        losses = F.smooth_l1_loss(values, targets, reduction="none")
-        return losses[replay_data.agreements & replay_data.mask[..., None]].sum() / replay_data.mask.sum()
+        estimates, targets = self._estimates_and_targets(replay_data)
+        losses = F.smooth_l1_loss(estimates.values, targets, reduction="none")
+        loss = losses[replay_data.agreements & replay_data.mask[..., None]].sum() / replay_data.mask.sum()
+        return loss + self._termination_loss(estimates, replay_data)
 
-    def _values_and_targets(self, replay_data: OptionReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:
+    def _termination_loss(
+        self, estimates: OptionEstimates, replay_data: OptionReplayBufferSamples
+    ) -> th.Tensor | float:
         """
+        β of every option in every state: the probability that the action it takes there is not the best one.
+        It is the sign of the advantage of Equation 2, for one action: whether going on for longer would be worth it is
+        left to the option values, and whether to explore by the option to ``exploration_kwargs``.
+
+        :param estimates: of shape (length, sequences, options)
         :param replay_data: sequences
-        :return: Q_O(s, ·) and its targets, both of shape (length, sequences, options)
+        :return: the cross-entropy in the mean over the steps, 0 where β is fixed or learned online
+        """
+        if self.termination is not None or self._online_termination is not None:
+            return 0.0
+        mask, n_sources = replay_data.mask, self.options.n_sources
+        values = estimates.values.detach()[..., n_sources:]
+        worse = values < values.max(dim=-1, keepdim=True).values
+        actions = replay_data.option_actions[: mask.numel()].reshape(*mask.shape, n_sources)
+        worse = th.cat([worse.gather(2, actions.clamp(min=0)), worse], dim=2)
+        logits = estimates.termination_logits
+        losses = F.binary_cross_entropy_with_logits(logits, worse.to(logits.dtype), reduction="none")
+        return TERMINATION_WEIGHT * losses[mask].sum() / mask.sum()
+
+    def _estimates_and_targets(self, replay_data: OptionReplayBufferSamples) -> tuple[OptionEstimates, th.Tensor]:
+        """
+        What the network says of the options, and what their values should be; the replay buffer is told the difference.
+
+        :param replay_data: sequences
+        :return: the estimates and the targets of Q_O(s, ·), all of shape (length, sequences, options)
         """
         replay_data = with_bonus(replay_data, self._now("exploration_bonus"))
+        if self.normalize_returns and self._scale is not None and self._scale.value > 0:
+            replay_data = replay_data._replace(rewards=replay_data.rewards / self._scale.value)
         length, n_sequences = replay_data.mask.shape
         shape = (length, n_sequences, len(self.options))
-        observations = replay_data.observations
+        observations, option_actions = replay_data.observations, replay_data.option_actions
         # The successor of a step is the next step of its sequence: only that of the last one is seen here
-        values, beta = self.policy.evaluate(part(observations, 0, length * n_sequences))
+        steps = length * n_sequences
+        values, logits = self.policy.evaluate(part(observations, 0, steps), option_actions[:steps])
         with th.no_grad():
-            last_values, last_beta = self.policy.evaluate(part(observations, length * n_sequences))
-            next_values = th.cat([values[n_sequences:], last_values])
-            next_beta = th.cat([beta[n_sequences:], last_beta])
-            if self.target_termination is not None:
-                next_beta = th.full_like(next_beta, self._now("target_termination"))
-            target_values, _ = self.policy.evaluate(part(observations, n_sequences), self.q_net_target)
+            last = self.policy.evaluate(part(observations, steps), option_actions[steps:])
+            next_values = th.cat([values[n_sequences:], last.values])
+            next_beta = self._target_terminations(th.cat([logits[n_sequences:], last.termination_logits]))
+            target_values = self.policy.evaluate(
+                part(observations, n_sequences), option_actions[n_sequences:], self.q_net_target
+            ).values
             targets = option_targets(
                 replay_data,
                 self.gamma,
@@ -298,7 +325,23 @@ class CAPS(OptionCollector):
                 next_values=target_values.reshape(shape),
                 next_terminations=next_beta.reshape(shape),
             )
-        return values.reshape(shape), targets
+            taken = (replay_data.actions + self.options.n_sources)[..., None]
+            errors = (targets - values.reshape(shape)).gather(2, taken)[..., 0].abs()
+            self.replay_buffer.update_priorities(replay_data, errors.cpu().numpy())
+        return OptionEstimates(values.reshape(shape), logits.reshape(shape)), targets
+
+    def _target_terminations(self, logits: th.Tensor) -> th.Tensor:
+        """
+        :param logits: β before the logistic function, of shape (states, options)
+        :return: β for the targets: that of options, or what ``termination_kwargs`` says
+        """
+        target = self._termination.target
+        if target is None or self.termination is not None:
+            return th.sigmoid(logits)
+        sources, primitives = target if isinstance(target, tuple) else (self._now("target_termination"),) * 2
+        found = th.full_like(logits, primitives)
+        found[:, : self.options.n_sources] = sources
+        return found
 
     def predict(
         self,
@@ -330,7 +373,55 @@ class CAPS(OptionCollector):
         reset_num_timesteps: bool = True,
         progress_bar: bool = False,
     ) -> SelfCAPS:
-        return super().learn(total_timesteps, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar)
+        if self.verbose >= 1:
+            print(f"Options: {', '.join(self.options.source_names) or 'no sources'}, {self.options.n_actions} actions")
+        super().learn(total_timesteps, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar)
+        if self.safe:
+            self._tell_what_was_reused()
+        return self
+
+    def _tell_what_was_reused(self) -> None:
+        summary = self.reuse_summary()
+        if self.verbose >= 1:
+            print(summary)
+        if summary.learner_is_below:
+            warnings.warn(
+                f"The learner is not known to be better than source policy '{summary.acts_by}', so that predict acts "
+                "by the source: learn for longer, or see model.reuse_summary().",
+                stacklevel=3,
+            )
+
+    def reuse_summary(self) -> ReuseSummary:
+        """
+        :return: what sources and learner did in training and what they are worth, as far as ``safe`` tried them
+        """
+        if self._trials is None:
+            raise ValueError("Nothing was reused yet: call learn first.")
+        trials, use, n_sources = self._trials, self._use, self.options.n_sources
+        returns = [*trials.source_rewards, list(trials.learner_rewards)]
+        parts = [*(slice(i, i + 1) for i in range(n_sources)), slice(n_sources, None)]
+        policies = [
+            PolicySummary(name, *use.of(part), float(np.mean(each)) if each else None, len(each))
+            for name, part, each in zip([*self.options.source_names, LEARNER], parts, returns, strict=True)
+        ]
+        acts_by = int(self.policy.acts_by)
+        named = {LATEST: LEARNER, KEPT: f"{LEARNER} at its best"}
+        return ReuseSummary(policies, named[acts_by] if acts_by in named else self.options.names[acts_by])
+
+    def dump_logs(self) -> None:
+        """
+        Write log data.
+        """
+        if self.safe and self._trials is not None:
+            for policy in self.reuse_summary().policies:
+                if policy.mean_reward is not None:
+                    self.logger.record(f"reuse/mean_reward/{policy.name}", policy.mean_reward, exclude=NOT_ON_SCREEN)
+            best = self._trials.best_source
+            if best is not None:
+                self.logger.record("reuse/best_source_reward", np.mean(self._trials.source_rewards[best]))
+            if self._trials.learner_rewards:
+                self.logger.record("reuse/learner_reward", np.mean(self._trials.learner_rewards))
+        super().dump_logs()
 
     def export(self, path: str | pathlib.Path) -> None:
         """

@@ -1,18 +1,25 @@
-"""How options are chosen while learning: ε, temperature, weights, novelty and random episodes."""
+"""How options are chosen while learning: by drawn durations, or by their terminations as in the paper."""
 
 import numpy as np
 
 
-def epsilon_greedy(values: np.ndarray, epsilon: float | np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
+def epsilon_greedy(
+    values: np.ndarray,
+    epsilon: float | np.ndarray,
+    weights: np.ndarray | None = None,
+    greedy: np.ndarray | None = None,
+) -> np.ndarray:
     """
     Choose an option for each environment, each on its own.
 
     :param values: Q_O(s, o) in the state of each environment, of shape (environments, options)
     :param epsilon: probability to draw the option at random, one or one for each environment
     :param weights: of that draw, of shape (options,) or that of the values; None for uniform
+    :param greedy: the option where it is not drawn; None for that of the highest value
     :return: an option for each environment
     """
-    greedy = values.argmax(axis=1)
+    if greedy is None:
+        greedy = values.argmax(axis=1)
     if np.all(epsilon <= 0.0):
         return greedy
     n_envs, n_options = values.shape
@@ -32,9 +39,78 @@ def draw(weights: np.ndarray, uniform: np.ndarray) -> np.ndarray:
     return (uniform[:, None] * ends[:, -1:] >= ends).sum(axis=1)
 
 
+class DrawnDurations:
+    """
+    The greedy options, with random actions as in DQN and with stretches of source policies (the default).
+
+    A share of the episodes is mixed: a random source and the learner take turns, each for a random number of steps.
+    Its logarithm is uniform up to the length of an episode, so that short and long stretches are equally likely
+    whatever the time scale of the task is (heavy-tailed durations, as Dabney and others 2021 have them for actions).
+    In all other steps, and in all other episodes, actions are random with probability ε.
+
+    :param n_sources: number of source policies
+    :param n_actions: number of actions
+    :param share: share of mixed episodes at ε = 1; it falls with ε, to a tenth of it at the lowest
+    """
+
+    def __init__(self, n_sources: int, n_actions: int, share: float = 0.5) -> None:
+        self.n_sources, self.n_actions, self.share = n_sources, n_actions, share
+        self.episode_length = 1.0
+        self.n_episodes = 0
+        self._resize(0)
+
+    def resume(self, before: "DrawnDurations") -> None:
+        """
+        :param before: of a loaded model, whose episodes go on
+        """
+        for name in ("episode_length", "n_episodes", "mixed", "sources", "left", "ages"):
+            setattr(self, name, getattr(before, name))
+
+    def _resize(self, n_envs: int) -> None:
+        self.mixed = np.zeros(n_envs, dtype=bool)
+        # The source whose turn it is, -1 for the learner, and for how many more steps
+        self.sources, self.left = np.full(n_envs, -1), np.zeros(n_envs, dtype=np.int64)
+        self.ages = np.zeros(n_envs, dtype=np.int64)
+
+    def start_episodes(self, starts: np.ndarray, epsilon: float) -> None:
+        """
+        Draw which of the episodes that start now are mixed.
+
+        :param starts: which environments start an episode
+        :param epsilon: the exploration rate
+        """
+        if len(self.mixed) != len(starts):
+            self._resize(len(starts))
+        for age in self.ages[starts & (self.ages > 0)]:
+            self.n_episodes += 1
+            self.episode_length += (age - self.episode_length) * max(0.02, 1 / self.n_episodes)
+        drawn = np.random.random(len(starts)) < self.share * max(epsilon, 0.1)
+        self.mixed = np.where(starts, drawn & (self.n_sources > 0), self.mixed)
+        self.sources[starts], self.left[starts], self.ages[starts] = -1, 0, 0
+
+    def choose(self, greedy: np.ndarray, epsilon: float) -> np.ndarray:
+        """
+        :param greedy: the option that each environment would go on with
+        :param epsilon: probability of a random action
+        :return: the option to follow for one step
+        """
+        turns = np.flatnonzero(self.mixed & (self.left == 0))
+        if len(turns):
+            others = np.where(self.ages[turns] == 0, np.random.random(len(turns)) < 0.5, self.sources[turns] < 0)
+            self.sources[turns] = np.where(others, np.random.randint(self.n_sources, size=len(turns)), -1)
+            longest = np.log(max(self.episode_length, self.ages.max(), 2.0))
+            self.left[turns] = np.exp(np.random.random(len(turns)) * longest).astype(np.int64)
+        self.left = np.maximum(self.left - 1, 0)
+        self.ages += 1
+        random = np.random.random(len(greedy)) < epsilon
+        primitives = self.n_sources + np.random.randint(self.n_actions, size=len(greedy))
+        return np.where(self.sources >= 0, self.sources, np.where(random, primitives, greedy))
+
+
 class OptionExploration:
     """
-    The choice of options while learning, in several environments at once.
+    The paper's choice of options while learning, in several environments at once: an option runs until it terminates,
+    and the next one is chosen ε-greedily among all.
 
     :param weights: how likely each option is in a random choice, None for all alike
     :param episodes: share of the episodes in which every choice is random
@@ -46,11 +122,18 @@ class OptionExploration:
         self.weights, self.episodes, self.novelty = weights, episodes, novelty
         self.random_episodes = np.zeros(0, dtype=bool)
 
-    def start_episodes(self, starts: np.ndarray) -> None:
+    def resume(self, before: "OptionExploration") -> None:
+        """
+        :param before: of a loaded model, whose episodes go on
+        """
+        self.random_episodes = before.random_episodes
+
+    def start_episodes(self, starts: np.ndarray, epsilon: float = 0.0) -> None:
         """
         Draw which of the episodes that start now are random.
 
         :param starts: which environments start an episode
+        :param epsilon: not needed here
         """
         if len(self.random_episodes) != len(starts):
             self.random_episodes = np.zeros(len(starts), dtype=bool)

@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 from copy import deepcopy
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from numbers import Real
+from typing import Any, ClassVar, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 import torch as th
@@ -13,6 +14,7 @@ from stable_baselines3.dqn.policies import DQNPolicy, QNetwork
 from torch import nn
 
 from sb3_caps.caps.exploration import epsilon_greedy
+from sb3_caps.caps.trials import KEPT, LATEST
 from sb3_caps.common.batches import distinct_rows, with_batch_axis
 from sb3_caps.common.checks import check_n_envs
 from sb3_caps.common.execution import Execution, OptionExecution
@@ -29,11 +31,29 @@ class OptionEstimates(NamedTuple):
     What the network says of each state, both of shape (states, options).
 
     :param values: Q_O(s, o)
-    :param terminations: β_o(s)
+    :param termination_logits: β_o(s) before the logistic function
     """
 
     values: th.Tensor
-    terminations: th.Tensor
+    termination_logits: th.Tensor
+
+    @property
+    def terminations(self) -> th.Tensor:
+        """β_o(s)."""
+        return th.sigmoid(self.termination_logits)
+
+
+def share(outputs: th.Tensor, option_actions: th.Tensor) -> th.Tensor:
+    """
+    Build what is said of a source on what is said of the action that it takes.
+
+    :param outputs: of shape (states, options)
+    :param option_actions: the action of each source, of shape (states, sources); one that is not known counts as 0
+    :return: the same, with the output of the action added to that of each source
+    """
+    n_sources = option_actions.shape[1]
+    sources, primitives = outputs[:, :n_sources], outputs[:, n_sources:]
+    return th.cat([sources + primitives.gather(1, option_actions.clamp(min=0)), primitives], dim=1)
 
 
 class OptionQNetwork(QNetwork):
@@ -44,14 +64,21 @@ class OptionQNetwork(QNetwork):
 
     :param termination: A fixed β for all options, None to learn it
     :param initial_termination: The β to start learning from, one for each option
+    :param n_shared: How many options, the first ones, have outputs that ``share`` completes: these start at 0
     """
 
     def __init__(
-        self, *args: Any, termination: float | None = None, initial_termination: np.ndarray | float = 0.5, **kwargs: Any
+        self,
+        *args: Any,
+        termination: float | None = None,
+        initial_termination: np.ndarray | float = 0.5,
+        n_shared: int = 0,
+        **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
         self.termination = termination
         self.initial_termination = initial_termination
+        self.n_shared = n_shared
         last = self.q_net[-1]
         assert isinstance(last, nn.Linear)
         self.termination_net = nn.Linear(last.in_features, last.out_features)
@@ -59,6 +86,9 @@ class OptionQNetwork(QNetwork):
         nn.init.zeros_(self.termination_net.weight)
         with th.no_grad():
             self.termination_net.bias.copy_(th.logit(th.as_tensor(initial_termination, dtype=th.float32)))
+            last.weight[:n_shared], last.bias[:n_shared] = 0.0, 0.0
+            # What `share` adds to it is that of a primitive
+            self.termination_net.bias[:n_shared] -= self.termination_net.bias[-1].clone()
 
     def forward(self, obs: PyTorchObs) -> OptionEstimates:  # type: ignore[override]
         """
@@ -66,16 +96,27 @@ class OptionQNetwork(QNetwork):
         :return: option values and terminations. The loss of one head does not reach the other: β's stops at the head.
         """
         hidden = self.q_net[:-1](self.extract_features(obs, self.features_extractor))
-        return OptionEstimates(self.q_net[-1](hidden), self.terminations(hidden.detach()))
+        return OptionEstimates(self.q_net[-1](hidden), self.termination_logits(hidden.detach()))
 
-    def terminations(self, hidden: th.Tensor) -> th.Tensor:
+    def termination_logits(self, hidden: th.Tensor) -> th.Tensor:
         """
         :param hidden: the last hidden layer, of shape (states, units)
-        :return: β_o(s), of shape (states, options)
+        :return: β_o(s) before the logistic function, of shape (states, options)
         """
-        if self.termination is not None:
-            return hidden.new_full((len(hidden), self.termination_net.out_features), self.termination)
-        return th.sigmoid(self.termination_net(hidden))
+        if self.termination is None:
+            return self.termination_net(hidden)
+        fixed = th.logit(th.tensor(self.termination, device=hidden.device))
+        return fixed.expand(len(hidden), self.termination_net.out_features)
+
+    @th.no_grad()
+    def rescale(self, factor: float) -> None:
+        """
+        Express all values in another unit.
+
+        :param factor: what to multiply them with
+        """
+        for parameter in self.q_net[-1].parameters():
+            parameter.mul_(factor)
 
     def _predict(self, observation: PyTorchObs, deterministic: bool = True) -> th.Tensor:
         """The greedy option."""
@@ -83,7 +124,7 @@ class OptionQNetwork(QNetwork):
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
         data = super()._get_constructor_parameters()
-        data.update(termination=self.termination, initial_termination=self.initial_termination)
+        data.update(termination=self.termination, initial_termination=self.initial_termination, n_shared=self.n_shared)
         return data
 
 
@@ -96,17 +137,22 @@ class CAPSPolicy(DQNPolicy):
     :param options: The options to choose from; the action space alone makes primitive options
     :param termination: A fixed β for all options, None to learn it
     :param initial_termination: The β to start learning from, one number or one for sources and one for primitives
-    :param termination_learning_rate: Learning rate of β
-    :param execution: Whether an active option runs until it terminates (``"call-and-return"``) or
-        also ends where another option has a higher value (``"interrupting"``); only ``predict`` looks at it
-    :param interruption_margin: How much higher, as a share of it
-    :param averaged: Whether ``predict`` acts by a running average of the network, which the algorithm keeps up to date
+    :param termination_learning_rate: Learning rate of β where it is learned online, see ``CAPS``
+    :param execution: How options are executed: ``"interrupting"`` ends a source where another option has a value that
+        is higher by the margin; ``"call-and-return"``, the paper's, where β says so. None for call-and-return with a
+        fixed ``termination`` and for interrupting otherwise.
+    :param margin: How much higher than that of a source, in the unit of the values
+    :param shared_values: Whether values and terminations of a source are built on those of the action that it takes,
+        so that a source has no more to learn than what following it further adds. The paper learns them apart.
+    :param averaging: How far a running average of the network follows it in each gradient step: options are executed
+        by the average, which is steadier than the network. None to act by the network itself, as the paper does.
     """
 
     # For a network of one's own, a subclass with another `forward`
     q_net_class: ClassVar[type[OptionQNetwork]] = OptionQNetwork
     q_net: OptionQNetwork
     q_net_target: OptionQNetwork
+    acts_by: th.Tensor
 
     def __init__(
         self,
@@ -118,17 +164,25 @@ class CAPSPolicy(DQNPolicy):
         termination: float | None = None,
         initial_termination: float | tuple[float, float] = 0.5,
         termination_learning_rate: float = 0.00025,
-        execution: Execution = "call-and-return",
-        interruption_margin: float = 0.0,
-        averaged: bool = False,
+        execution: Execution | None = None,
+        margin: float = 0.0,
+        shared_values: bool = True,
+        averaging: float | None = 0.0025,
         **kwargs: Any,
     ) -> None:
+        if averaging is not None and not (isinstance(averaging, Real) and 0 < averaging <= 1):
+            raise ValueError(f"averaging must be None or a share above 0 and up to 1, not {averaging}.")
+        if execution not in (None, *get_args(Execution)):
+            raise ValueError(f"execution must be None or one of {get_args(Execution)}, not {execution!r}.")
         self.options = options if options is not None else OptionSet(None, observation_space, action_space)
         self.termination = termination
         self.initial_termination = initial_termination
         self.termination_learning_rate = termination_learning_rate
-        self.execution = OptionExecution(execution, interruption_margin)
-        self.averaged = averaged
+        if execution is None:
+            execution = "interrupting" if termination is None else "call-and-return"
+        self.execution = OptionExecution(execution, margin, self.options.n_sources)
+        self.shared_values = shared_values
+        self.averaging = averaging
         super().__init__(observation_space, action_space, lr_schedule, *args, **kwargs)
 
     def _build(self, lr_schedule: Schedule) -> None:
@@ -139,7 +193,10 @@ class CAPSPolicy(DQNPolicy):
         self.termination_optimizer = th.optim.SGD(
             self.q_net.termination_net.parameters(), lr=self.termination_learning_rate
         )
-        self.q_net_average = deepcopy(self.q_net).requires_grad_(False) if self.averaged else None
+        self.q_net_average = None if self.averaging is None else deepcopy(self.q_net).requires_grad_(False)
+        # The network that did best in whole episodes, and what `predict` acts by: see `Trials`
+        self.q_net_kept = deepcopy(self.q_net).requires_grad_(False)
+        self.register_buffer("acts_by", th.tensor(LATEST))
 
     def make_q_net(self) -> OptionQNetwork:
         """:return: a network with an output for each option"""
@@ -149,34 +206,71 @@ class CAPSPolicy(DQNPolicy):
             "action_space": spaces.Discrete(len(self.options)),
             "termination": self.termination,
             "initial_termination": np.repeat(starts, [self.options.n_sources, self.options.n_actions]),
+            "n_shared": self.options.n_sources if self.shared_values else 0,
         }
         return self.q_net_class(**self._update_features_extractor(net_args, features_extractor=None)).to(self.device)
 
-    def evaluate(self, obs: PyTorchObs, network: OptionQNetwork | None = None) -> OptionEstimates:
+    @property
+    def acting_net(self) -> OptionQNetwork:
+        """The network that options are executed by while learning."""
+        return self.q_net if self.q_net_average is None else self.q_net_average
+
+    def networks(self) -> list[OptionQNetwork]:
+        """:return: the network and all that were copied from it"""
+        average = [] if self.q_net_average is None else [self.q_net_average]
+        return [self.q_net, self.q_net_target, *average, self.q_net_kept]
+
+    def evaluate(
+        self, obs: PyTorchObs, option_actions: th.Tensor, network: OptionQNetwork | None = None
+    ) -> OptionEstimates:
         """
         One pass for a batch. Games come back to the same screens: each distinct one is looked at once.
 
         :param obs: Observations
+        :param option_actions: the actions of the sources, of shape (states, sources)
         :param network: the network, ``q_net`` if None
         :return: option values and terminations, each of shape (states, options)
         """
         network = network or self.q_net
         if isinstance(obs, dict) or obs.ndim != 4 or not obs.is_cpu or _sees_the_batch(network):
-            return network(obs)
+            return self.complete(network(obs), option_actions)
         distinct, places = distinct_rows(obs)
         # The layout in which the backward pass of convolutions is fastest
-        values, beta = network(distinct.contiguous(memory_format=th.channels_last))
-        return OptionEstimates(values[places], beta[places])
+        found = network(distinct.contiguous(memory_format=th.channels_last))
+        return self.complete(OptionEstimates(*(part[places] for part in found)), option_actions)
 
-    def values_and_terminations(self, observation: np.ndarray | dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    def complete(self, estimates: OptionEstimates, option_actions: th.Tensor) -> OptionEstimates:
+        """
+        :param estimates: what the network puts out
+        :param option_actions: the actions of the sources, of shape (states, sources)
+        :return: what it says of each option: with ``shared_values``, that of its action is part of it
+        """
+        if not self.shared_values or option_actions.shape[1] == 0:
+            return estimates
+        values, logits = estimates
+        return OptionEstimates(
+            share(values, option_actions), logits if self.termination is not None else share(logits, option_actions)
+        )
+
+    def values_and_terminations(
+        self, observation: np.ndarray | dict[str, np.ndarray], option_actions: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """
         :param observation: Observations
+        :param option_actions: what the options do there, of shape (states, options); None to ask the sources, as at
+            the start of an episode
         :return: the option values and terminations that ``predict`` acts by, each of shape (states, options)
         """
-        network = self.q_net if self.q_net_average is None else self.q_net_average
+        network = self.q_net_kept if int(self.acts_by) == KEPT else self.acting_net
         with th.no_grad():
-            values, beta = network(self.obs_to_tensor(observation)[0])
-        return values.cpu().numpy(), beta.cpu().numpy()
+            found = network(self.obs_to_tensor(observation)[0])
+            if option_actions is None:
+                starts = np.ones(len(found.values), dtype=bool)
+                emitted = self.options.as_emitted(observation, normalized=True)
+                option_actions, _ = self.options.actions(emitted, self.options.initial_states(), starts)
+            sources = th.as_tensor(option_actions[:, : self.options.n_sources], device=self.device)
+            found = self.complete(found, sources)
+        return found.values.cpu().numpy(), found.terminations.cpu().numpy()
 
     def predict(
         self,
@@ -201,21 +295,25 @@ class CAPSPolicy(DQNPolicy):
         self.set_training_mode(False)
         vectorized = self.is_vectorized_observation(observation)
         batch = observation if vectorized else with_batch_axis(observation)
-        values, beta = self.values_and_terminations(batch)
-        starts = np.zeros(len(values), dtype=bool) if episode_start is None else np.asarray(episode_start, dtype=bool)
-        check_n_envs("episode_start", starts.size, len(values))
-        if state is None:
-            state = (np.zeros(len(values), dtype=np.int64), self.options.initial_states())
-            starts = np.ones(len(values), dtype=bool)
-        active, source_states = state
-        check_n_envs("state", len(active), len(values))
-
-        draws = None if deterministic else np.random.random(len(values))
-        ends = self.execution.ends(values, beta, draws)
-        active = self.execution.next_options(active, starts, ends, epsilon_greedy(values, epsilon))
         emitted = self.options.as_emitted(batch, normalized=True)
+        n_envs = len(next(iter(emitted.values()))) if isinstance(emitted, dict) else len(emitted)
+        starts = np.zeros(n_envs, dtype=bool) if episode_start is None else np.asarray(episode_start, dtype=bool)
+        check_n_envs("episode_start", starts.size, n_envs)
+        if state is None:
+            state = (np.zeros(n_envs, dtype=np.int64), self.options.initial_states())
+            starts = np.ones(n_envs, dtype=bool)
+        active, source_states = state
+        check_n_envs("state", len(active), n_envs)
+
         actions, source_states = self.options.actions(emitted, source_states, starts, action_masks)
-        taken = actions[np.arange(len(active)), active]
+        if int(self.acts_by) >= 0:
+            active = np.full(n_envs, int(self.acts_by))
+        else:
+            values, beta = self.values_and_terminations(batch, actions)
+            ends = self.execution.ends(values, beta, None if deterministic else np.random.random(n_envs))
+            chosen = epsilon_greedy(values, epsilon, greedy=self.execution.greedy_options(values))
+            active = self.execution.next_options(active, starts, ends, chosen)
+        taken = actions[np.arange(n_envs), active]
         return (taken if vectorized else np.array(taken[0])), (active, source_states)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
@@ -235,8 +333,9 @@ class CAPSPolicy(DQNPolicy):
             initial_termination=self.initial_termination,
             termination_learning_rate=self.termination_learning_rate,
             execution=self.execution.mode,
-            interruption_margin=self.execution.margin,
-            averaged=self.averaged,
+            margin=self.execution.margin,
+            shared_values=self.shared_values,
+            averaging=self.averaging,
         )
         return data
 

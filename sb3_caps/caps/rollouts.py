@@ -12,20 +12,23 @@ from stable_baselines3.common.utils import obs_as_tensor, should_collect_more_st
 from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_caps.caps.acting import ActingNetwork
-from sb3_caps.caps.exploration import OptionExploration
-from sb3_caps.caps.policies import CAPSPolicy, OptionQNetwork, OptionState
+from sb3_caps.caps.exploration import DrawnDurations, OptionExploration
+from sb3_caps.caps.policies import CAPSPolicy, OptionQNetwork
+from sb3_caps.caps.summary import UseOfOptions
+from sb3_caps.caps.trials import GREEDY, LEARNING, Trials
 from sb3_caps.common.base import PolicyReuseAlgorithm
 from sb3_caps.common.buffers import OptionReplayBuffer
 from sb3_caps.common.execution import OptionExecution
+from sb3_caps.common.options import SourceStates
+from sb3_caps.common.scale import ReturnScale
 
-# While learning, options always run until they terminate
 CALL_AND_RETURN = OptionExecution("call-and-return")
 
 
 class OptionCollector(PolicyReuseAlgorithm):
     """
-    The half of CAPS that acts: in each step of the environments it learns β from the transition that arrived, ends the
-    options that terminate, chooses new ones, and stores what was done with the active options and all agreements.
+    The half of CAPS that acts: in each step of the environments it ends options, chooses new ones, and stores what was
+    done with the active options and with what each source would have done.
 
     :param args: see ``PolicyReuseAlgorithm``
     :param kwargs: see ``PolicyReuseAlgorithm``
@@ -35,14 +38,21 @@ class OptionCollector(PolicyReuseAlgorithm):
     q_net: OptionQNetwork
     q_net_target: OptionQNetwork
     replay_buffer: OptionReplayBuffer
-    _exploration: OptionExploration
-    termination: float | None
-    termination_regularization: float
+    _exploration: DrawnDurations | OptionExploration
+    normalize_returns: bool
+    safe: bool
+    # ρ of β's online step, None where β is learned from replayed batches or fixed
+    _online_termination: float | None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # Active options and the states of recurrent sources, as `predict` takes them
-        self._last_options: OptionState | None = None
+        # The active option of each environment, what all options do in the last observations, and the sources' states
+        self._last_options: np.ndarray | None = None
+        self._last_option_actions: np.ndarray | None = None
+        self._last_source_states: SourceStates = ()
+        self._trials: Trials | None = None
+        self._scale: ReturnScale | None = None
+        self._use = UseOfOptions(0, 0)
 
     def _setup_learn(
         self,
@@ -62,8 +72,18 @@ class OptionCollector(PolicyReuseAlgorithm):
 
     def _start_run(self) -> None:
         super()._start_run()
-        if self._last_options is None or len(self._last_options[0]) != self.n_envs:
-            self._last_options = (np.zeros(self.n_envs, dtype=np.int64), self.options.initial_states())
+        assert self._last_episode_starts is not None
+        if self._trials is None:
+            self._trials = Trials(self.options.n_sources, self.gamma)
+            self._use = UseOfOptions(self.options.n_sources, len(self.options))
+        if self._scale is None:
+            self._scale = ReturnScale(self.gamma, self.n_envs)
+        if self._last_options is None or len(self._last_options) != self.n_envs or self._last_episode_starts.all():
+            self._last_options = np.zeros(self.n_envs, dtype=np.int64)
+            self._last_source_states = self.options.initial_states()
+            self._last_option_actions = self._ask_sources(self._emitted_observations(), self._last_episode_starts)
+        if len(self._scale.sums) != self.n_envs:
+            self._scale.sums = np.zeros(self.n_envs)
 
     def collect_rollouts(
         self,
@@ -94,9 +114,9 @@ class OptionCollector(PolicyReuseAlgorithm):
         network = ActingNetwork(self.policy)
         while should_collect_more_steps(train_freq, n_steps, n_episodes):
             warm_up = self.num_timesteps < learning_starts
-            if self.termination is None and not warm_up:
+            if self._online_termination is not None and not warm_up:
                 self._learn_terminations()
-            actions, options, agreements = self._choose_actions(network, warm_up)
+            actions, options = self._choose_actions(network, warm_up)
             new_obs, rewards, dones, infos = env.step(actions)
             assert not isinstance(new_obs, tuple)
 
@@ -109,8 +129,13 @@ class OptionCollector(PolicyReuseAlgorithm):
                 return RolloutReturn(n_steps * env.num_envs, n_episodes, continue_training=False)
             # Retrieve reward and episode length if using Monitor wrapper
             self._update_info_buffer(infos, dones)
+            option_actions = self._last_option_actions
+            assert option_actions is not None
             self._store_transition(replay_buffer, actions, new_obs, rewards, dones, infos)
-            self.replay_buffer.add_options(options, agreements)
+            next_option_actions = self._arrive(dones, infos)
+            n_sources = self.options.n_sources
+            self.replay_buffer.add_options(options, option_actions[:, :n_sources], next_option_actions[:, :n_sources])
+            self._count_rewards(rewards, dones)
 
             self._update_current_progress_remaining(self.num_timesteps, self._total_timesteps)
             self._on_step()
@@ -122,58 +147,170 @@ class OptionCollector(PolicyReuseAlgorithm):
         callback.on_rollout_end()
         return RolloutReturn(n_steps * env.num_envs, n_episodes, continue_training=True)
 
-    def _choose_actions(self, network: ActingNetwork, warm_up: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _choose_actions(self, network: ActingNetwork, warm_up: bool) -> tuple[np.ndarray, np.ndarray]:
         """
-        End the options that terminate, choose new ones, and act by them.
+        End options, choose new ones, and act by them.
 
         :param network: gives option values and terminations
-        :param warm_up: whether all choices are random
-        :return: for each environment the action, the active option, and which options agree with the action
+        :param warm_up: whether learning has not begun, so that all choices are random
+        :return: the actions, and the options that took them
         """
+        active, starts, option_actions = self._last_options, self._last_episode_starts, self._last_option_actions
+        assert active is not None
+        assert starts is not None
+        assert option_actions is not None
         assert self._last_obs is not None
+        values, beta = network(self._last_obs, option_actions[:, : self.options.n_sources])
+        epsilon = 1.0 if warm_up else self.exploration_rate
+        if starts.any():
+            self._exploration.start_episodes(starts, epsilon)
+        if isinstance(self._exploration, DrawnDurations):
+            options = self._exploration.choose(self._greedy_options(values, beta), self._raised(epsilon))
+        else:
+            options = self._options_until_they_end(self._exploration, values, beta, epsilon)
+        if self.safe:
+            options = self._try_something(options, values, beta, epsilon, warm_up)
+
+        environments = np.arange(len(options))
+        actions = option_actions[environments, options]
+        chosen = starts | (options != active)
+        self._statistics.add_step(options, int(np.count_nonzero(chosen)), option_actions == actions[:, None], beta)
+        self._use.add_step(options, chosen)
+        self._last_options = options
+        return actions, options
+
+    def _raised(self, epsilon: float) -> float:
+        """:return: the exploration rate for episodes that explore, so that it is ε over all episodes"""
+        assert self._trials is not None
+        return min(epsilon / (1.0 - self._trials.greedy_share(epsilon)), 1.0) if self.safe else epsilon
+
+    def _greedy_options(self, values: np.ndarray, beta: np.ndarray) -> np.ndarray:
+        """:return: the option that ``predict`` would go on with in each environment"""
         assert self._last_options is not None
         assert self._last_episode_starts is not None
-        starts, (active, source_states) = self._last_episode_starts, self._last_options
-        values, beta = network(self._last_obs)
-        # One evaluation of each source serves acting and agreement
-        option_actions, source_states = self.options.actions(
-            self._emitted_observations(), source_states, starts, self._action_masks()
+        execution = self.policy.execution
+        chosen = execution.greedy_options(values)
+        return execution.next_options(
+            self._last_options, self._last_episode_starts, execution.ends(values, beta), chosen
         )
-        self._exploration.start_episodes(starts)
-        ends = CALL_AND_RETURN.ends(values, beta, draws=np.random.random(len(values)))
-        n_ends = int(np.count_nonzero(starts | ends[np.arange(len(active)), active]))
-        if n_ends:
-            visits = None
-            if self._exploration.novelty > 0:
-                visits = self.replay_buffer.action_visits(self._original_observations(), option_actions)
-            epsilon = 1.0 if warm_up else self.exploration_rate
-            chosen = self._exploration.choose(values, epsilon, self._now("greedy_temperature"), visits)
-            active = CALL_AND_RETURN.next_options(active, starts, ends, chosen)
 
-        actions = option_actions[np.arange(len(active)), active]
-        agreements = option_actions == actions[:, None]
-        self._last_options = (active, source_states)
-        self._statistics.add_step(active, n_ends, agreements, beta)
-        return actions, active, agreements
+    def _options_until_they_end(
+        self, exploration: OptionExploration, values: np.ndarray, beta: np.ndarray, epsilon: float
+    ) -> np.ndarray:
+        """:return: the active option until it ends with probability β, then another one (call-and-return)"""
+        assert self._last_options is not None
+        assert self._last_episode_starts is not None
+        assert self._last_option_actions is not None
+        active, starts = self._last_options, self._last_episode_starts
+        ends = CALL_AND_RETURN.ends(values, beta, draws=np.random.random(len(values)))
+        if not (starts | ends[np.arange(len(active)), active]).any():
+            return active
+        visits = None
+        if exploration.novelty > 0:
+            visits = self.replay_buffer.action_visits(self._original_observations(), self._last_option_actions)
+        chosen = exploration.choose(values, epsilon, self._now("exploration_temperature"), visits)
+        return CALL_AND_RETURN.next_options(active, starts, ends, chosen)
+
+    def _try_something(
+        self, options: np.ndarray, values: np.ndarray, beta: np.ndarray, epsilon: float, warm_up: bool
+    ) -> np.ndarray:
+        """:return: the options to follow, where an episode tries a source or the learner without exploration"""
+        assert self._trials is not None
+        assert self._last_episode_starts is not None
+        if self._last_episode_starts.any():
+            self._trials.start_episodes(self._last_episode_starts, epsilon, warm_up)
+        roles = self._trials.roles
+        if (roles == LEARNING).all():
+            return options
+        return np.select([roles == LEARNING, roles == GREEDY], [options, self._greedy_options(values, beta)], roles)
+
+    def _ask_sources(self, emitted: Any, starts: np.ndarray) -> np.ndarray:
+        """:return: what each option does in the observations that the environments have just emitted"""
+        option_actions, self._last_source_states = self.options.actions(
+            emitted, self._last_source_states, starts, self._action_masks()
+        )
+        return option_actions
+
+    def _arrive(self, dones: np.ndarray, infos: list[dict[str, Any]]) -> np.ndarray:
+        """
+        Ask the sources about the observations that followed a step.
+
+        :param dones: which episodes ended with it
+        :param infos: with the observations that they ended in
+        :return: what each option does where the step led to. After a terminal state nothing follows, so that only
+            truncated episodes are asked about.
+        """
+        truncated = [i for i in np.flatnonzero(dones).tolist() if infos[i].get("TimeLimit.truncated", False)]
+        ended = None
+        if truncated and self.options.n_sources:
+            ended = self._actions_after_truncation(truncated, infos)
+        self._last_option_actions = self._ask_sources(self._emitted_observations(), dones)
+        if ended is None:
+            return self._last_option_actions
+        arrived = self._last_option_actions.copy()
+        arrived[truncated] = ended[truncated]
+        return arrived
+
+    def _actions_after_truncation(self, truncated: list[int], infos: list[dict[str, Any]]) -> np.ndarray:
+        """:return: what each option does in the observations that episodes were truncated in; others do not count"""
+        original = self._original_observations()
+        observations = {key: value.copy() for key, value in _by_key(original).items()}
+        for i in truncated:
+            terminal = infos[i]["terminal_observation"]
+            if self._vec_normalize_env is not None:
+                terminal = self._vec_normalize_env.unnormalize_obs(terminal)
+            for key, value in _by_key(terminal).items():
+                observations[key][i] = value
+        emitted = self.options.as_emitted(observations if isinstance(original, dict) else observations[None])
+        masks = None if self._action_masks() is None else np.ones((self.n_envs, self.options.n_actions), dtype=bool)
+        actions, _ = self.options.actions(emitted, self._last_source_states, np.zeros(self.n_envs, dtype=bool), masks)
+        return actions
+
+    def _count_rewards(self, rewards: np.ndarray, dones: np.ndarray) -> None:
+        """
+        Take the rewards of a step into account: for the unit of returns, and for what sources and learner are worth.
+        """
+        assert self._scale is not None
+        assert self._trials is not None
+        if self.normalize_returns:
+            factor = self._scale.update(rewards, dones)
+            if factor != 1.0:
+                for network in self.policy.networks():
+                    network.rescale(factor)
+        if self.safe:
+            if self._vec_normalize_env is not None:
+                # Compared by what the task pays, whatever the learner's rewards are scaled to
+                rewards = self._vec_normalize_env.get_original_reward()
+            if self._trials.add_step(rewards, dones):
+                self.policy.q_net_kept.load_state_dict(self.policy.acting_net.state_dict())
+            if dones.any():
+                self.policy.acts_by.fill_(self._trials.acts_by())
 
     def _learn_terminations(self) -> None:
         """
-        The online step of β for the transitions that just arrived (Equation 2): β_o(s') goes down along its gradient
-        times the advantage Q_O(s', o) - max Q_O(s', ·) + ρ of the option o that arrived.
+        The paper's online step of β for the transitions that just arrived (Equation 2): β_o(s') goes down along its
+        gradient times the advantage Q_O(s', o) - max Q_O(s', ·) + ρ of the option o that arrived.
         A terminal state has no continuation, so there is none in the first state of an episode.
         """
         assert self._last_obs is not None
         assert self._last_options is not None
+        assert self._last_option_actions is not None
         assert self._last_episode_starts is not None
+        assert self._online_termination is not None
         arrived = th.as_tensor(~self._last_episode_starts, device=self.device)
         if not arrived.any():
             return
-        values, beta = self.q_net(obs_as_tensor(self._last_obs, self.device))
-        options = th.as_tensor(self._last_options[0], device=self.device)[:, None]
-        advantages = values.gather(1, options)[:, 0] - values.max(dim=1).values + self.termination_regularization
-        losses = beta.gather(1, options)[:, 0] * advantages.detach() * arrived
-        loss = losses.sum()
+        sources = th.as_tensor(self._last_option_actions[:, : self.options.n_sources], device=self.device)
+        estimates = self.policy.complete(self.q_net(obs_as_tensor(self._last_obs, self.device)), sources)
+        options = th.as_tensor(self._last_options, device=self.device)[:, None]
+        values = estimates.values.detach()
+        advantages = values.gather(1, options)[:, 0] - values.max(dim=1).values + self._online_termination
+        loss = (estimates.terminations.gather(1, options)[:, 0] * advantages * arrived).sum()
         self.policy.termination_optimizer.zero_grad()
         loss.backward()
         self.policy.termination_optimizer.step()
         self._statistics.add_termination_loss(loss.item() / int(arrived.sum()))
+
+
+def _by_key(observations: Any) -> dict[Any, Any]:
+    return observations if isinstance(observations, dict) else {None: observations}

@@ -15,8 +15,8 @@ def with_bonus(data: OptionReplayBufferSamples, bonus: float) -> OptionReplayBuf
         return data
     if data.visits is None:
         raise ValueError(
-            "exploration_bonus needs a replay buffer that counts visits, and this one was filled without: "
-            "pass exploration_bonus=0, or start with an empty buffer."
+            "A bonus needs a replay buffer that counts visits, and this one was filled without: "
+            "leave it out of exploration_kwargs, or start with an empty buffer."
         )
     return data._replace(rewards=data.rewards + bonus / data.visits)
 

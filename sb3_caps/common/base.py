@@ -3,7 +3,7 @@
 import io
 import pathlib
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch as th
@@ -39,8 +39,6 @@ class PolicyReuseAlgorithm(DQN):
         in place of DQN's three ``exploration_*`` numbers
     """
 
-    # Arguments that are a number or a schedule, beside those of DQN
-    scheduled_arguments: ClassVar[tuple[str, ...]] = ()
     options: OptionSet
     action_space: spaces.Discrete
 
@@ -75,14 +73,15 @@ class PolicyReuseAlgorithm(DQN):
 
         :param total_timesteps: its length
         """
-        given = {name: getattr(self, name) for name in self.scheduled_arguments}
-        self._schedules = {
-            name: schedule_over(value, total_timesteps) for name, value in given.items() if value is not None
-        }
+        self._schedules = {name: schedule_over(value, total_timesteps) for name, value in self._scheduled().items()}
+
+    def _scheduled(self) -> dict[str, Any]:
+        """:return: numbers and schedules by name, beside those of DQN"""
+        return {}
 
     def _now(self, name: str) -> float:
         """
-        :param name: one of ``scheduled_arguments``
+        :param name: one of those that ``_scheduled`` returns
         :return: its value at this point of the run
         """
         return self._schedules[name](self._current_progress_remaining)

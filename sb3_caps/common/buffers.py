@@ -16,6 +16,12 @@ from sb3_caps.common.observation_stores import ObservationStore, codec, detected
 from sb3_caps.common.visits import VisitCounts
 
 Compression: TypeAlias = Literal["zlib", "lz4"]
+# As in the paper on prioritized replay: between drawing all alike and by the error alone
+PRIORITY_EXPONENT = 0.6
+# No step is never drawn again
+SMALLEST_ERROR = 1e-3
+# Sums over a whole buffer take longer than a sample
+SAMPLES_BETWEEN_SUMS = 16
 
 
 class OptionReplayBufferSamples(NamedTuple):
@@ -29,7 +35,9 @@ class OptionReplayBufferSamples(NamedTuple):
     :param dones: whether it led to a terminal state; a truncated episode bootstraps
     :param options: the active option
     :param agreements: which options would have taken that action
+    :param option_actions: the actions of the sources for the observations, flattened as these are
     :param mask: whether this step belongs to the sequence
+    :param places: where in the buffer each step is, for ``update_priorities``
     :param visits: how often the observation after it was seen so far, where that is counted
     """
 
@@ -39,7 +47,9 @@ class OptionReplayBufferSamples(NamedTuple):
     dones: th.Tensor
     options: th.Tensor
     agreements: th.Tensor
+    option_actions: th.Tensor
     mask: th.Tensor
+    places: np.ndarray
     visits: th.Tensor | None = None
 
 
@@ -47,7 +57,8 @@ class OptionReplayBuffer(ReplayBuffer):
     """
     Replay buffer of CAPS: rows are time steps, columns are environments.
 
-    Besides SB3's fields it keeps the active option and the agreement of every option with the action taken.
+    Besides SB3's fields it keeps the active option and what each source would have done, before a step and after it.
+    Which options agree with the action taken follows from that.
     Each observation is stored once, and still truncations are handled exactly. Dict observations are several stores.
 
     :param buffer_size: Max number of transitions
@@ -58,8 +69,10 @@ class OptionReplayBuffer(ReplayBuffer):
     :param optimize_memory_usage: Store each frame of a stack of images once. Stacks are told from other images in
         the first step, see ``frame_stack``.
     :param handle_timeout_termination: Bootstrap where an episode was truncated
-    :param n_options: Number of options
+    :param n_sources: Number of source policies
     :param sequence_length: Length of the sequences to sample; 1 samples transitions
+    :param prioritized_share: Share of the sequences that are drawn by how far off the values of a step were when they
+        were last looked at (Schaul and others 2016, without weights in the loss); 0 draws all of them alike
     :param frame_stack: Number of frames that each observation is a stack of, the newest last: each is stored once.
         1 for no stacks, None to leave it to ``optimize_memory_usage``.
     :param compression: Compress observations without loss: ``"zlib"``, or ``"lz4"``, which is faster and an extra
@@ -83,8 +96,9 @@ class OptionReplayBuffer(ReplayBuffer):
         n_envs: int = 1,
         optimize_memory_usage: bool = False,
         handle_timeout_termination: bool = True,
-        n_options: int = 1,
+        n_sources: int = 0,
         sequence_length: int = 1,
+        prioritized_share: float = 0.0,
         frame_stack: int | None = None,
         compression: Compression | None = None,
         count_visits: bool = False,
@@ -96,12 +110,16 @@ class OptionReplayBuffer(ReplayBuffer):
         self.optimize_memory_usage = optimize_memory_usage
         self.handle_timeout_termination = handle_timeout_termination
         self.sequence_length = sequence_length
+        if not 0 <= prioritized_share <= 1:
+            raise ValueError(f"prioritized_share must be a share from 0 to 1, not {prioritized_share}.")
+        self.prioritized_share = prioritized_share
         self.frame_stack, self.compression = frame_stack, compression
         rows = (self.buffer_size, n_envs)
         self.spaces_by_key: dict[Any, spaces.Space] = (
             dict(observation_space.spaces) if isinstance(observation_space, spaces.Dict) else {None: observation_space}
         )
-        self._check_fits(n_options)
+        self.n_sources, self.n_actions = n_sources, int(action_space.n)
+        self._check_fits()
         self.stores = {
             key: self._store(key, self._presumed_stack(key, optimize_memory_usage)) for key in self.spaces_by_key
         }
@@ -111,9 +129,14 @@ class OptionReplayBuffer(ReplayBuffer):
         self.dones = np.zeros(rows, dtype=bool)
         self.timeouts = np.zeros(rows, dtype=bool)
         self.options = np.zeros(rows, dtype=np.int32)
-        self.agreements = np.zeros((*rows, n_options), dtype=bool)
+        # What the sources do where a step begins and where it ends, -1 where that is not known
+        self.option_actions = np.full((*rows, n_sources), -1, dtype=np.int16)
+        self.next_option_actions = np.full((*rows, n_sources), -1, dtype=np.int16)
         # The last step that is known of an episode: the next row belongs to another one.
         self.last_steps = np.zeros(rows, dtype=bool)
+        if prioritized_share > 0:
+            self.priorities = np.zeros(rows, dtype=np.float32)
+            self._reset_priorities()
         if count_visits:
             self.visit_counts = VisitCounts()
             self.visit_places = np.zeros(rows, dtype=np.uint32)
@@ -123,7 +146,16 @@ class OptionReplayBuffer(ReplayBuffer):
     @property
     def n_options(self) -> int:
         """Number of options."""
-        return self.agreements.shape[-1]
+        return self.n_sources + self.n_actions
+
+    @property
+    def agreements(self) -> np.ndarray:
+        """Which options would have taken the action of each step, of shape (rows, environments, options)."""
+        return self._agreements(self.option_actions, self.actions)
+
+    def _agreements(self, option_actions: np.ndarray, actions: np.ndarray) -> np.ndarray:
+        primitives = np.broadcast_to(np.arange(self.n_actions), (*actions.shape, self.n_actions))
+        return np.concatenate([option_actions, primitives], axis=-1) == actions[..., None]
 
     @property
     def observations(self) -> np.ndarray | dict[str, np.ndarray]:  # type: ignore[override]
@@ -149,10 +181,18 @@ class OptionReplayBuffer(ReplayBuffer):
         super().reset()
         for store in self.stores.values():
             store.reset()
+        if self.prioritized_share > 0:
+            self._reset_priorities()
         if self.visit_counts is not None:
             self.visit_counts = VisitCounts()
         if self.action_counts is not None:
             self.action_counts = VisitCounts()
+
+    def _reset_priorities(self) -> None:
+        self.priorities[:] = 0.0
+        self.highest_priority = 1.0
+        # Their sums up to each place, which are as old as a few samples
+        self._cumulative, self._samples_left = np.zeros(0), 0
 
     def _store(self, key: str | None, frame_stack: int) -> ObservationStore:
         space = self.spaces_by_key[key]
@@ -170,22 +210,22 @@ class OptionReplayBuffer(ReplayBuffer):
             return self.frame_stack if is_image or key is None else 1
         return shape[frame_axis(shape)] if shape is not None and is_image and optimize_memory_usage else 1
 
-    def _bytes_needed(self, n_options: int, optimize_memory_usage: bool) -> int:
+    def _bytes_needed(self, optimize_memory_usage: bool) -> int:
         """The memory that a full buffer takes, uncompressed."""
         rows = (self.buffer_size, self.n_envs)
         stacks = {key: self._presumed_stack(key, optimize_memory_usage) for key in self.spaces_by_key}
         observations = [ObservationStore.bytes_needed(*rows, self.spaces_by_key[key], stacks[key]) for key in stacks]
-        # Actions, options, rewards, three flags and the agreements
-        return sum(observations) + self.buffer_size * self.n_envs * (19 + n_options)
+        # Actions, options, rewards, three flags and what the sources do
+        return sum(observations) + self.buffer_size * self.n_envs * (19 + 4 * self.n_sources)
 
-    def _check_fits(self, n_options: int) -> None:
+    def _check_fits(self) -> None:
         """A warning, no error: memory is taken as the buffer fills, which a short run never does."""
-        needed, available = self._bytes_needed(n_options, self.optimize_memory_usage), available_memory()
+        needed, available = self._bytes_needed(self.optimize_memory_usage), available_memory()
         if self.compression is not None or available is None or needed <= available:
             return
         size = self.buffer_size * self.n_envs
         advice = f"pass a smaller buffer_size (up to {int(size * available / needed):,} fit)"
-        optimized = self._bytes_needed(n_options, optimize_memory_usage=True)
+        optimized = self._bytes_needed(optimize_memory_usage=True)
         if optimized < needed:
             advice += f", optimize_memory_usage=True if its images are stacks of frames ({optimized / 1e9:.1f} GB)"
         warnings.warn(
@@ -215,7 +255,7 @@ class OptionReplayBuffer(ReplayBuffer):
     ) -> None:
         """
         Store one step of every environment; ``add_options`` then says by which options it was done. Without, as after
-        ``extend``, no option learns from it.
+        ``extend``, primitive options learn from it and sources do not.
 
         :param obs: the observations acted on
         :param next_obs: what followed, the terminal observation where an episode ended
@@ -239,7 +279,9 @@ class OptionReplayBuffer(ReplayBuffer):
         if self.handle_timeout_termination:
             self.timeouts[row] = np.array([info.get("TimeLimit.truncated", False) for info in infos])
         # Those of the step that was here are not of this one
-        self.agreements[row] = False
+        self.option_actions[row], self.next_option_actions[row] = -1, -1
+        if self.prioritized_share > 0:
+            self.priorities[row] = self.highest_priority
         if self.visit_counts is not None:
             self.visit_places[row] = self.visit_counts.add(next_obs)
         if self.action_counts is not None:
@@ -249,15 +291,17 @@ class OptionReplayBuffer(ReplayBuffer):
             self.full = True
             self.pos = 0
 
-    def add_options(self, options: np.ndarray, agreements: np.ndarray) -> None:
+    def add_options(self, options: np.ndarray, option_actions: np.ndarray, next_option_actions: np.ndarray) -> None:
         """
         Store the options of the step that was added last.
 
         :param options: the active option of each environment
-        :param agreements: of shape (environments, options), which options would have taken the same action
+        :param option_actions: what each source would have done, of shape (environments, sources)
+        :param next_option_actions: what each source does where the step led to, of the same shape
         """
         row = (self.pos - 1) % self.buffer_size
-        self.options[row], self.agreements[row] = options, agreements
+        self.options[row] = options
+        self.option_actions[row], self.next_option_actions[row] = option_actions, next_option_actions
 
     def action_visits(self, obs: np.ndarray | dict[str, np.ndarray], actions: np.ndarray) -> np.ndarray:
         """
@@ -267,8 +311,8 @@ class OptionReplayBuffer(ReplayBuffer):
         """
         if self.action_counts is None:
             raise ValueError(
-                "exploration_novelty needs a replay buffer that counts actions, and this one was filled without: "
-                "pass exploration_novelty=0, or start with an empty buffer."
+                "novelty needs a replay buffer that counts actions, and this one was filled without: "
+                "leave it out of exploration_kwargs, or start with an empty buffer."
             )
         return self.action_counts.counts[self.action_counts.places(obs, actions)]
 
@@ -293,7 +337,33 @@ class OptionReplayBuffer(ReplayBuffer):
         n_sequences = max(batch_size // self.sequence_length, 1)
         starts = np.random.randint(self.size(), size=n_sequences)
         envs = np.random.randint(self.n_envs, size=n_sequences)
+        n_prioritized = int(self.prioritized_share * n_sequences)
+        if n_prioritized:
+            starts[:n_prioritized], envs[:n_prioritized] = self._prioritized(n_prioritized)
         return self.get_sequences(starts, envs, env)
+
+    def _prioritized(self, n_sequences: int) -> tuple[np.ndarray, np.ndarray]:
+        """Starts and environments of sequences with a step that is drawn by its priority, anywhere in the sequence."""
+        n_places = self.size() * self.n_envs
+        if self._samples_left == 0 or len(self._cumulative) > n_places:
+            self._cumulative, self._samples_left = np.cumsum(self.priorities.ravel()[:n_places]), SAMPLES_BETWEEN_SUMS
+        self._samples_left -= 1
+        drawn = np.random.random(n_sequences) * self._cumulative[-1]
+        places = np.minimum(np.searchsorted(self._cumulative, drawn), len(self._cumulative) - 1)
+        rows, envs = np.divmod(places, self.n_envs)
+        ages = (rows - (self.pos if self.full else 0)) % self.buffer_size
+        return np.maximum(ages - np.random.randint(self.sequence_length, size=n_sequences), 0), envs
+
+    def update_priorities(self, samples: OptionReplayBufferSamples, errors: np.ndarray) -> None:
+        """
+        :param samples: what ``sample`` returned
+        :param errors: how far off the value of each step is, in units of the returns, of shape (length, sequences)
+        """
+        if self.prioritized_share > 0:
+            mask = samples.mask.cpu().numpy()
+            priorities = (errors[mask] + SMALLEST_ERROR) ** PRIORITY_EXPONENT
+            self.priorities.ravel()[samples.places[mask]] = priorities
+            self.highest_priority = max(self.highest_priority, float(priorities.max()))
 
     def get_sequences(
         self, starts: np.ndarray, envs: np.ndarray, env: VecNormalize | None = None
@@ -309,8 +379,11 @@ class OptionReplayBuffer(ReplayBuffer):
         mask = ages < self.size()
         if self.sequence_length > 1:
             mask[1:] &= ~np.logical_or.accumulate(self.last_steps[rows[:-1], envs], axis=0)
-        observations = self._observations(rows, envs, lengths=mask.sum(axis=0), env=env)
+        lengths = mask.sum(axis=0)
+        observations = self._observations(rows, envs, lengths, env)
+        option_actions = self._option_actions(rows, envs, lengths)
         places = rows * self.n_envs + envs
+        actions = self.actions.take(places)
         rewards, dones, timeouts = (field.take(places) for field in (self.rewards, self.dones, self.timeouts))
         counts = self.visit_counts
         visits = None
@@ -319,15 +392,25 @@ class OptionReplayBuffer(ReplayBuffer):
             visits = self.to_torch(counts.counts[self.visit_places.take(places)].clip(min=1), copy=False)
         return OptionReplayBufferSamples(
             observations,
-            self.to_torch(self.actions.take(places), copy=False),
+            self.to_torch(actions, copy=False),
             self.to_torch(self._normalize_reward(rewards, env), copy=False),
             # A truncated episode goes on as far as its value is concerned
             self.to_torch(dones & ~timeouts, copy=False),
             self.to_torch(self.options.take(places), copy=False),
-            self.to_torch(self.agreements.reshape(-1, self.agreements.shape[-1])[places], copy=False),
+            self.to_torch(self._agreements(option_actions[:-1], actions), copy=False),
+            self.to_torch(np.concatenate(option_actions), copy=False),
             self.to_torch(mask, copy=False),
+            places,
             visits,
         )
+
+    def _option_actions(self, rows: np.ndarray, envs: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        """What the sources do at each step of each sequence and after its last one, of shape (length + 1, ...)."""
+        found = np.zeros((len(rows) + 1, len(envs), self.n_sources), dtype=np.int64)
+        found[:-1] = self.option_actions[rows, envs]
+        columns = np.arange(len(envs))
+        found[lengths, columns] = self.next_option_actions[rows[lengths - 1, columns], envs]
+        return found
 
     def to_torch(self, array: np.ndarray, copy: bool = True) -> th.Tensor:
         """

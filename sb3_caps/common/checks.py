@@ -59,6 +59,20 @@ def check_numbers(model: BaseAlgorithm) -> None:
             raise ValueError(f"{name} must be a number, not {value!r}: it stays the same in a run.")
 
 
+def check_number(name: str, value: Any, at_least: float, at_most: float | None = None) -> None:
+    """
+    Refuse what is no number in a range.
+
+    :param name: of the argument
+    :param value: what was passed
+    :param at_least: the lowest that makes sense
+    :param at_most: the highest, None for no limit
+    """
+    if not isinstance(value, Real) or not (at_least <= float(value) <= (np.inf if at_most is None else at_most)):
+        limit = f"from {at_least:g} to {at_most:g}" if at_most is not None else f"of at least {at_least:g}"
+        raise ValueError(f"{name} must be a number {limit}, not {value!r}.")
+
+
 def _has_nan(value: Any) -> bool:
     if isinstance(value, dict):
         value = list(value.values())

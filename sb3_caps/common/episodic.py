@@ -128,6 +128,7 @@ class EpisodicReuseAlgorithm(PolicyReuseAlgorithm):
         # What is known of the arms: finished episodes of each, and their mean discounted return
         self.episode_counts: np.ndarray | None = None
         self.mean_returns: np.ndarray | None = None
+        self.largest_return = 0.0
         self._episodes: EpisodeState | None = None
 
         if _init_setup_model:
@@ -150,6 +151,12 @@ class EpisodicReuseAlgorithm(PolicyReuseAlgorithm):
     def arm_names(self) -> list[str]:
         """What is chosen from for each episode: the sources, then the learned policy where it is an arm."""
         return self.source_names + [LEARNED] * self.learned_policy_is_arm
+
+    @property
+    def gains(self) -> np.ndarray:
+        """The mean return of each arm in units of the largest return seen: it does not matter what the task pays in."""
+        assert self.mean_returns is not None
+        return self.mean_returns / self.largest_return if self.largest_return > 0 else self.mean_returns
 
     def _select(self, n_episodes: int, running: np.ndarray) -> np.ndarray:
         """
@@ -264,6 +271,7 @@ class EpisodicReuseAlgorithm(PolicyReuseAlgorithm):
         """
         assert self.episode_counts is not None
         assert self.mean_returns is not None
+        self.largest_return = max(self.largest_return, float(np.abs(returns).max()))
         n_arms = len(self.episode_counts)
         totals = self.mean_returns * self.episode_counts + np.bincount(arms, returns, minlength=n_arms)
         self.episode_counts = self.episode_counts + np.bincount(arms, minlength=n_arms)

@@ -16,13 +16,16 @@ class OptionExecution:
     The rollout, ``predict``, the exact evaluation on a planner's table and the evaluation of tabular learners all
     follow these rules, so that an option means the same everywhere.
 
-    :param mode: ``"call-and-return"``: an option runs until it terminates; ``"interrupting"``: it also ends where
-        another option has a higher value
-    :param margin: How much higher, as a share of it
+    :param mode: ``"call-and-return"``: an option runs until it terminates; ``"interrupting"``: it ends where another
+        option has a higher value, and a primitive option after each step
+    :param margin: How much higher than that of a source, in the unit of the values: leaving a source has to be worth
+        more than the noise of values
+    :param n_sources: How many of the options are sources, the first ones
     """
 
     mode: Execution = "call-and-return"
     margin: float = 0.0
+    n_sources: int = 0
 
     def ends(self, values: np.ndarray, terminations: np.ndarray, draws: np.ndarray | None = None) -> np.ndarray:
         """
@@ -31,12 +34,24 @@ class OptionExecution:
         :param draws: a number from [0, 1) for each state, to end with probability β; None to end where β ≥ 0.5
         :return: whether each option ends in each state, of the same shape
         """
-        # `draw < β` never holds at β = 0 and always at β = 1
-        ends = terminations >= 0.5 if draws is None else draws[:, None] < terminations
         if self.mode == "interrupting":
-            best = values.max(axis=1, keepdims=True)
-            ends = ends | (values < best - self.margin * np.abs(best))
-        return ends
+            ends = values < values.max(axis=1, keepdims=True) - self.margin
+            ends[:, self.n_sources :] = True
+            return ends
+        # `draw < β` never holds at β = 0 and always at β = 1
+        return terminations >= 0.5 if draws is None else draws[:, None] < terminations
+
+    def greedy_options(self, values: np.ndarray) -> np.ndarray:
+        """
+        :param values: Q_O(s, o), of shape (states, options)
+        :return: the option to choose in each state: that with the highest value, the sources ahead by the margin where
+            they could be interrupted
+        """
+        if self.mode == "call-and-return" or self.margin == 0 or self.n_sources == 0:
+            return values.argmax(axis=1)
+        best = values[:, : self.n_sources].argmax(axis=1)
+        stays = values[np.arange(len(values)), best] >= values.max(axis=1) - self.margin
+        return np.where(stays, best, values.argmax(axis=1))
 
     @staticmethod
     def next_options(active: np.ndarray, starts: np.ndarray | bool, ends: np.ndarray, chosen: np.ndarray) -> np.ndarray:

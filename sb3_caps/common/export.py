@@ -39,7 +39,15 @@ ACTIVATIONS = {activation.__name__: activation for activation in ELEMENTWISE}
 PLAIN_ARGUMENTS = {
     "dqn": ("net_arch", "normalize_images"),
     "actor-critic": ("net_arch", "normalize_images", "share_features_extractor"),
-    "caps": ("net_arch", "normalize_images", "termination", "initial_termination", "termination_learning_rate"),
+    "caps": (
+        "net_arch",
+        "normalize_images",
+        "termination",
+        "initial_termination",
+        "termination_learning_rate",
+        "shared_values",
+        "averaging",
+    ),
 }
 EXTRACTOR_ARGUMENTS = ("features_dim", "normalized_image")
 # Of an algorithm: code, what is described on its own, and where the user's files are
@@ -75,9 +83,9 @@ def export_model(model: BaseAlgorithm, path: str | Path) -> None:
     arrays: dict[str, np.ndarray] = {}
     names = constructor_arguments(type(model)).keys() - NOT_EXPORTED
     arguments = {key: value for key, value in vars(model).items() if key in names}
+    arguments["exploration_schedule"] = vars(model)["given_exploration_schedule"]
     train_freq: Any = arguments["train_freq"]
     arguments["train_freq"] = [train_freq.frequency, train_freq.unit.value]
-    arguments["exploration_schedule"] = vars(model)["given_exploration_schedule"]
     left_out = [key for key, value in arguments.items() if not _is_plain(value)]
     left_out += ["policy_kwargs"] * bool(model.policy_kwargs.keys() & {"optimizer_class", "optimizer_kwargs"})
     if left_out:
@@ -147,7 +155,10 @@ def saved_from_export(path: ModelPath, algorithm: type[BaseAlgorithm]) -> io.Byt
         data["given_exploration_schedule"] = data.pop("exploration_schedule", None)
         data |= {
             "policy_class": type(policy),
-            "policy_kwargs": _network_arguments(content["model"]["policy"]),
+            "policy_kwargs": _network_arguments(content["model"]["policy"])
+            | {
+                key: content["model"]["policy"]["arguments"][key] for key in ("execution", "shared_values", "averaging")
+            },
             "observation_space": policy.observation_space,
             "action_space": policy.action_space,
             "options": policy.options,
@@ -253,8 +264,7 @@ def _describe_policy(given: BasePolicy, arrays: dict[str, np.ndarray], prefix: s
     }
     if kind == "caps":
         options: OptionSet = policy.options
-        execution = {"execution": policy.execution.mode, "interruption_margin": policy.execution.margin}
-        description["arguments"] |= {**execution, "averaged": policy.averaged}
+        description["arguments"] |= {"execution": policy.execution.mode, "margin": policy.execution.margin}
         description["options"] = {
             "observation_space": _describe_space(options.observation_space, arrays, f"{prefix}/emitted", name),
             "normalizer": _describe_normalizer(options.normalizer, arrays, f"{prefix}/emitted", name),
@@ -303,7 +313,7 @@ def _build_policy(description: dict[str, Any], arrays: dict[str, np.ndarray], pr
     kind = description["kind"]
     observation_space = _build_space(description["observation_space"], arrays, f"{prefix}/observations")
     action_space = _build_space(description["action_space"], arrays, f"{prefix}/actions")
-    known = {*PLAIN_ARGUMENTS[kind], *(("execution", "interruption_margin", "averaged") if kind == "caps" else ())}
+    known = {*PLAIN_ARGUMENTS[kind], *(("execution", "margin") if kind == "caps" else ())}
     arguments = {key: value for key, value in description["arguments"].items() if key in known}
     arguments |= _network_arguments(description)
     if kind == "caps":

@@ -75,7 +75,7 @@ class OptionSet:
         each = np.repeat([given, 1.0], [self.n_sources, self.n_actions]) if given.ndim == 0 else given
         if each.shape != (len(self),) or given.min() < 0 or each.sum() <= 0:
             raise ValueError(
-                f"option_weights must be {len(self)} numbers that are not negative, one for each of {self.names}, "
+                f"weights must be {len(self)} numbers that are not negative, one for each of {self.names}, "
                 f"or one number for sources beside primitives, not {weights}."
             )
         return each / each.sum()

@@ -13,7 +13,9 @@ from stable_baselines3.common.utils import LinearSchedule
 from sb3_caps.common.extras import require
 from sb3_caps.common.schedules import PiecewiseLinear
 
-SCHEDULES = ("learning_rate", "exploration_schedule", "target_termination", "greedy_temperature", "exploration_bonus")
+SCHEDULES = ("learning_rate", "exploration_schedule")
+# Groups of arguments, and what may be a schedule in them
+GROUPS = {"termination_kwargs": ("target",), "exploration_kwargs": ("temperature", "bonus")}
 # What an entry says of a run and not of its algorithm
 RUN_KEYS = frozenset(
     ("n_timesteps", "n_envs", "env_kwargs", "eval_env_kwargs", "env_wrapper", "frame_stack", "callback", "normalize")
@@ -85,11 +87,19 @@ def make_schedules(arguments: dict[str, Any], total_timesteps: int) -> dict[str,
     :param total_timesteps: how long the run is
     :return: those that are schedules, made
     """
+    made = _made(arguments, SCHEDULES, total_timesteps)
+    for group, names in GROUPS.items():
+        if group in arguments:
+            made[group] = arguments[group] | _made(arguments[group], names, total_timesteps)
+    return made
+
+
+def _made(arguments: dict[str, Any], names: Sequence[str], total_timesteps: int) -> dict[str, Any]:
     made: dict[str, Any] = {}
-    for key in SCHEDULES:
+    for key in names:
         value = arguments.get(key)
-        # YAML reads 1e-4 as text
-        if isinstance(value, (list, tuple)):
+        # YAML reads 1e-4 as text. Two plain numbers are a pair, no points.
+        if isinstance(value, (list, tuple)) and isinstance(value[0], (list, tuple)):
             made[key] = PiecewiseLinear([(float(step), float(at)) for step, at in value], total_timesteps)
         elif isinstance(value, dict):
             try:

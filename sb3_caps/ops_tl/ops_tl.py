@@ -21,8 +21,8 @@ class OPSTL(EpisodicReuseAlgorithm):
     Paper: Li and Zhang: An Optimal Online Method of Selecting Source Policies for Reinforcement Learning, AAAI 2018.
     What was chosen here: the learned policy is no arm (the bandit is over sources, and the decay leaves the learned
     policy the rest of every episode); reuse decays as in π-reuse of Fernández and Veloso, with their ψ = 1 and
-    υ = 0.95; the bound is that of UCB1 for rewards from 0 to 1, mean + ``bandit_exploration`` √(2 ln n / n_i):
-    scale ``bandit_exploration`` with the returns of a task where they are of another size.
+    υ = 0.95; the bound is that of UCB1 for rewards from 0 to 1, mean + ``bandit_exploration`` √(2 ln n / n_i), with
+    returns in units of the largest one seen.
 
     With several environments, episodes that are still running count as tries of their source, with nothing known yet
     of their return, so that environments that start together try different sources.
@@ -53,9 +53,8 @@ class OPSTL(EpisodicReuseAlgorithm):
         :param tries: how often each source was chosen
         :return: the upper confidence bound of each source, infinite where it was never chosen
         """
-        assert self.mean_returns is not None
         widths = np.sqrt(2 * np.log(max(tries.sum(), 1)) / np.maximum(tries, 1))
-        return np.where(tries > 0, self.mean_returns + self.bandit_exploration * widths, np.inf)
+        return np.where(tries > 0, self.gains + self.bandit_exploration * widths, np.inf)
 
     def _select(self, n_episodes: int, running: np.ndarray) -> np.ndarray:
         assert self.episode_counts is not None

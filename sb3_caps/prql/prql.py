@@ -15,10 +15,10 @@ class PRQL(EpisodicReuseAlgorithm):
     Policy Reuse in Q-Learning (PRQL)
 
     Before each episode a policy is drawn from the sources and the one being learned, by a softmax over their gains W
-    (the mean discounted return of their episodes) with a temperature τ that grows with every episode. A source is
-    followed by π-reuse: with probability ψ_h in step h, which decays from ``reuse_probability`` by ``reuse_decay``;
-    in the other steps the learned policy acts greedily with probability 1 - ψ_h and at random with probability ψ_h.
-    The learned policy, when it is drawn, acts fully greedily.
+    (the mean discounted return of their episodes, in units of the largest one seen) with a temperature τ that grows
+    with every episode. A source is followed by π-reuse: with probability ψ_h in step h, which decays from
+    ``reuse_probability`` by ``reuse_decay``; in the other steps the learned policy acts greedily with probability
+    1 - ψ_h and at random with probability ψ_h. The learned policy, when it is drawn, acts fully greedily.
 
     Paper: Fernández and Veloso: Probabilistic Policy Reuse in a Reinforcement Learning Agent, AAMAS 2006, and
     Learning Domain Structure through Probabilistic Policy Reuse, Progress in Artificial Intelligence 2013.
@@ -80,9 +80,8 @@ class PRQL(EpisodicReuseAlgorithm):
     @property
     def selection_probabilities(self) -> np.ndarray:
         """How likely each of ``arm_names`` is chosen for the next episode."""
-        assert self.mean_returns is not None
         # Gains below the highest, so that no exponential overflows
-        weights = np.exp(self.current_temperature * (self.mean_returns - self.mean_returns.max()))
+        weights = np.exp(self.current_temperature * (self.gains - self.gains.max()))
         return weights / weights.sum()
 
     def _select(self, n_episodes: int, running: np.ndarray) -> np.ndarray:

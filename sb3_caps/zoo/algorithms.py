@@ -48,11 +48,9 @@ def sample_caps_params(trial: Any, n_actions: int, n_envs: int, additional_args:
     :return: arguments for CAPS
     """
     hyperparams = hyperparams_opt.sample_dqn_params(trial, n_actions, n_envs, additional_args)
-    hyperparams["initial_termination"] = trial.suggest_float("initial_termination", 0.02, 0.9, log=True)
-    hyperparams["termination_learning_rate"] = trial.suggest_float("termination_learning_rate", 1e-5, 1e-2, log=True)
-    hyperparams["termination_regularization"] = trial.suggest_float("termination_regularization", 1e-4, 0.05, log=True)
+    hyperparams["termination_regularization"] = trial.suggest_float("termination_regularization", 1e-3, 0.1, log=True)
     hyperparams["sequence_length_pow"] = trial.suggest_int("sequence_length_pow", 0, 4)
-    return _with_sequence_length(hyperparams)
+    return _grouped(hyperparams)
 
 
 def convert_caps_params(sampled_params: dict[str, Any]) -> dict[str, Any]:
@@ -60,10 +58,11 @@ def convert_caps_params(sampled_params: dict[str, Any]) -> dict[str, Any]:
     :param sampled_params: the parameters of a trial, as Optuna stores them
     :return: arguments for CAPS
     """
-    return _with_sequence_length(hyperparams_opt.convert_offpolicy_params(sampled_params))
+    return _grouped(hyperparams_opt.convert_offpolicy_params(sampled_params))
 
 
-def _with_sequence_length(hyperparams: dict[str, Any]) -> dict[str, Any]:
+def _grouped(hyperparams: dict[str, Any]) -> dict[str, Any]:
+    hyperparams["termination_kwargs"] = {"regularization": hyperparams.pop("termination_regularization")}
     # A batch has to hold a sequence
     hyperparams["sequence_length"] = min(2 ** hyperparams.pop("sequence_length_pow"), hyperparams["batch_size"])
     return hyperparams

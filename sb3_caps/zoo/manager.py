@@ -11,7 +11,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from sb3_caps.common.callbacks import HyperparameterLog, OptionMonitor
 from sb3_caps.common.checks import constructor_arguments
 from sb3_caps.common.extras import require
-from sb3_caps.common.settings import SCHEDULES, entries, make_schedules
+from sb3_caps.common.settings import GROUPS, SCHEDULES, entries, make_schedules
 from sb3_caps.zoo.algorithms import ALGORITHMS
 from sb3_caps.zoo.configs import find_config, find_source, imported, make_source
 
@@ -100,7 +100,9 @@ class PolicyReuseManager(exp_manager.ExperimentManager):  # type: ignore[name-de
 
     def _preprocess_schedules(self, hyperparams: dict[str, Any]) -> dict[str, Any]:
         given = {
-            key: hyperparams.pop(key) for key in SCHEDULES if isinstance(hyperparams.get(key), (list, tuple, dict))
+            key: hyperparams.pop(key)
+            for key in (*SCHEDULES, *GROUPS)
+            if isinstance(hyperparams.get(key), (list, tuple, dict))
         }
         hyperparams = super()._preprocess_schedules(hyperparams)
         n_timesteps = self.n_timesteps if self.n_timesteps > 0 else int(hyperparams["n_timesteps"])

@@ -61,7 +61,7 @@ class ExactEvaluation:
 
     def __call__(self, model: BaseAlgorithm) -> Outcome:
         """
-        :param model: a DQN, or a CAPS that executes its options as ``model.execution`` says
+        :param model: a DQN, or a CAPS that executes its options as its policy says
         :return: an episode from each start, in the order of ``plan.starts``
         """
         return self.follow(*self._tables(model))
@@ -94,7 +94,8 @@ class ExactEvaluation:
         """For all states: the greedy option, and of each option whether it ends there and the action it takes."""
         if isinstance(model, CAPS):
             values, beta = model.policy.values_and_terminations(self.observations)
-            return values.argmax(axis=1), model.policy.execution.ends(values, beta), self._actions_of(model)
+            execution = model.policy.execution
+            return execution.greedy_options(values), execution.ends(values, beta), self._actions_of(model)
         with th.no_grad():
             values = model.policy.q_net(model.policy.obs_to_tensor(self.observations)[0]).cpu().numpy()  # type: ignore[operator]
         actions = np.broadcast_to(np.arange(values.shape[1]), values.shape)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from copy import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,10 @@ from sb3_caps.studies.shared.tables import columns_of, markdown, steps_table
 # Other ways to execute what was learned
 EXECUTIONS: dict[str, dict[str, Any]] = {
     "as learned": {},
-    "`interruption_margin` 0": {"interruption_margin": 0.0},
-    "`interruption_margin` 3%": {"interruption_margin": 0.03},
+    "without a margin": {"margin": 0.0},
+    "with a margin of 0.02": {"margin": 0.02},
     "without `averaging`": {"averaging": None},
-    "`execution` call-and-return": {"execution": "call-and-return"},
+    "call-and-return": {"mode": "call-and-return"},
 }
 
 
@@ -67,11 +68,11 @@ def executions_table(runs: Sequence[Run]) -> str:
         model = CAPS.load(run.folder / "model.zip", device="cpu")
         for label, change in EXECUTIONS.items():
             found = copy(model)
-            for name, value in change.items():
-                setattr(found, name, value)
-            if found.averaging is None:
-                found.policy = copy(model.policy)
+            found.policy = copy(model.policy)
+            if "averaging" in change:
                 found.policy.q_net_average = None
+            else:
+                found.policy.execution = replace(model.policy.execution, **change)
             shares.setdefault(label, []).append(float(evaluate(found).returns.mean() / evaluate.optimum))
     rows = [[label, f"{np.mean(each):.1%}", f"{min(each):.1%}"] for label, each in shares.items()]
     return markdown(["execution of the finished models", "mean share", "lowest"], rows)

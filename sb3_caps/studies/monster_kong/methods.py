@@ -59,7 +59,7 @@ class Method:
     :param label: what figures call it
     :param sources: ``"task"`` for the sources of the task, ``"none"`` or ``"useless"``
     :param arguments: on top of the preset's
-    :param without: arguments that go back to the paper's
+    :param without: arguments that go back to their defaults, with a dot between a group and what is in it
     :param source_features: whether it observes the features of the sources in place of pixels
     """
 
@@ -80,8 +80,8 @@ class Method:
 
 METHODS: dict[str, Method] = {
     "caps": Method("caps", "CAPS"),
-    "caps-0.5": Method("caps", "CAPS, β = 0.5", arguments={"termination": 0.5}, without=("target_termination",)),
-    "caps-1": Method("caps", "CAPS, β = 1", arguments={"termination": 1.0}, without=("target_termination",)),
+    "caps-0.5": Method("caps", "CAPS, β = 0.5", arguments={"termination": 0.5}, without=("termination_kwargs.target",)),
+    "caps-1": Method("caps", "CAPS, β = 1", arguments={"termination": 1.0}, without=("termination_kwargs.target",)),
     "double-dqn": Method("caps", "double DQN", sources="none"),
     "dqn": Method("dqn", "DQN"),
     "prql": Method("prql", "PRQL"),
@@ -93,20 +93,20 @@ PIXEL_METHODS: dict[str, Method] = {
     "caps-source-features": Method("caps", "CAPS, source features", source_features=True),
     "dqn-source-features": Method("dqn", "DQN, source features", source_features=True),
 }
-# An argument that says nothing without another one
-BELONGS_TO = {"execution": ("interruption_margin",)}
 
 
 def recommended_arguments() -> list[str]:
-    """:return: the names of what is recommended for CAPS and is no argument of DQN"""
-    ours, theirs = (PRESETS["recommended"].entry(algorithm, "features") for algorithm in ("caps", "dqn"))
-    return [name for name in algorithm_arguments(ours, 1) if name not in theirs]
+    """:return: the names of what is recommended for CAPS here and is no argument of DQN, in their groups"""
+    ours = algorithm_arguments(PRESETS["recommended"].entry("caps", "features"), 1)
+    groups = {"termination_kwargs": ("target",), "exploration_kwargs": (*ours["exploration_kwargs"],)}
+    grouped = [f"{group}.{name}" for group, names in groups.items() for name in names if name != "durations"]
+    return ["sequence_length", *grouped]
 
 
 # One thing less each time, from what is recommended
 ABLATIONS: dict[str, Method] = {
-    f"caps-without-{name.replace('_', '-')}": Method(
-        "caps", f"CAPS without {name}", without=(name, *BELONGS_TO.get(name, ()))
+    f"caps-without-{name.rpartition('.')[2].replace('_', '-')}": Method(
+        "caps", f"CAPS without {name.rpartition('.')[2]}", without=(name,)
     )
     for name in recommended_arguments()
 }
@@ -140,12 +140,15 @@ def arguments_of(config: dict[str, Any]) -> dict[str, Any]:
     """
     method = ALL_METHODS[config["method"]]
     arguments = algorithm_arguments(entry_of(config), config["steps"]) | method.arguments
-    arguments = {name: value for name, value in arguments.items() if name not in method.without}
+    for name in method.without:
+        group, _, part = name.rpartition(".")
+        (arguments[group] if group else arguments).pop(part, None)
     # No larger than it can get: it is part of every checkpoint
     arguments["buffer_size"] = min(arguments["buffer_size"], config["steps"])
     if method.learns_from(config["observation"]) == "features":
         # The paper has pixels only
-        arguments["policy_kwargs"] = PRESETS["recommended"].entry(method.algorithm, "features")["policy_kwargs"]
+        net_arch = PRESETS["recommended"].entry(method.algorithm, "features")["policy_kwargs"]["net_arch"]
+        arguments["policy_kwargs"] = {**arguments.get("policy_kwargs", {}), "net_arch": net_arch}
     exploration = arguments.pop("exploration_schedule", None)
     if exploration is not None:
         # Said in SB3's terms, which DQN knows too

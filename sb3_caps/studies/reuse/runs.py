@@ -65,12 +65,12 @@ def build(config: dict[str, Any], sources: Path) -> OffPolicyAlgorithm:
     task, method, seed = get_task(config["task"]), get_method(config["method"]), config["seed"]
     kind = task.settings
     keywords = arguments(kind, *NO_ARGUMENTS) | arguments(method.arguments)
+    keywords["policy_kwargs"] = {"net_arch": list(kind["net_arch"])} | keywords.get("policy_kwargs", {})
     if method.sources and config["sources"] != "none":
         keywords["source_policies"] = make_sources(task, config["sources"], sources, kind["net_arch"], seed)
     return pkgutil.resolve_name(method.algorithm)(
         "MlpPolicy",
         task.make_env(kind["n_envs"], seed),
-        policy_kwargs={"net_arch": list(kind["net_arch"])},
         seed=seed,
         device="cpu",
         **keywords,

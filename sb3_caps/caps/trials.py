@@ -1,0 +1,159 @@
+"""What sources and learner are worth in whole episodes, and which of them to act by."""
+
+from collections import deque
+
+import numpy as np
+
+# Who acts in an episode: a number from 0 is a source
+LEARNING, GREEDY = -2, -1
+# What `predict` acts by, beside the sources
+LATEST, KEPT = -1, -2
+
+# A source is tried so often before anything is concluded, and so often at the most
+FEWEST_TRIALS, MOST_TRIALS = 2, 20
+# Share of all steps that more trials of the best source may take
+TRIAL_SHARE = 0.05
+# Share of the episodes in which the learner does not explore, when exploration is over; less where they are all alike
+GREEDY_SHARE, GREEDY_SHARE_ALIKE = 0.5, 0.1
+# The learner is judged by so many of its latest episodes without exploration
+RECENT, FEWEST_RECENT = 5, 3
+# By how many standard errors the learner has to be above the best source, and below what it once was to be replaced
+ABOVE_SOURCE, BELOW_KEPT = 1.0, 2.0
+
+
+class Trials:
+    """
+    Some of the episodes of training try something: a source alone, or the learner without exploration.
+
+    Their returns tell what to act by: the learner as it is, the learner as it was at its best, or a source. Returns
+    are discounted a tenth as much as in learning: nearly what the task pays, but of two policies that reach a goal the
+    faster one has more.
+
+    :param n_sources: number of source policies
+    :param gamma: the discount factor of learning
+    """
+
+    def __init__(self, n_sources: int, gamma: float) -> None:
+        self.n_sources = n_sources
+        self.gamma = 1.0 - (1.0 - gamma) / 10.0
+        self.source_returns: list[list[float]] = [[] for _ in range(n_sources)]
+        self.learner_returns: deque[float] = deque(maxlen=RECENT)
+        self.kept_returns: list[float] = []
+        # What the task paid in them, not discounted: for people
+        self.source_rewards: list[list[float]] = [[] for _ in range(n_sources)]
+        self.learner_rewards: deque[float] = deque(maxlen=RECENT)
+        self.kept_rewards: list[float] = []
+        self.source_steps, self.steps = 0, 0
+        self._resize(0)
+
+    def _resize(self, n_envs: int) -> None:
+        self.roles = np.full(n_envs, LEARNING)
+        self.returns, self.rewards = np.zeros(n_envs), np.zeros(n_envs)
+        self.discounts, self.ages = np.ones(n_envs), np.zeros(n_envs, dtype=np.int64)
+
+    def start_episodes(self, starts: np.ndarray, epsilon: float, warm_up: bool) -> None:
+        """
+        Draw who acts in the episodes that start now.
+
+        :param starts: which environments start an episode
+        :param epsilon: the exploration rate
+        :param warm_up: whether learning has not begun
+        """
+        if len(self.roles) != len(starts):
+            self._resize(len(starts))
+        for i in np.flatnonzero(starts):
+            self.roles[i] = LEARNING
+            self.returns[i], self.rewards[i], self.discounts[i], self.ages[i] = 0.0, 0.0, 1.0, 0
+            draws = np.random.random(2)
+            source = self._source_to_try(draws[0])
+            if source is not None:
+                self.roles[i] = source
+            elif not warm_up and draws[1] < self.greedy_share(epsilon):
+                self.roles[i] = GREEDY
+
+    def greedy_share(self, epsilon: float) -> float:
+        """
+        :param epsilon: the exploration rate
+        :return: the share of the episodes in which the learner does not explore
+        """
+        alike = len(self.learner_returns) >= FEWEST_RECENT and len(set(self.learner_returns)) == 1
+        return (GREEDY_SHARE_ALIKE if alike else GREEDY_SHARE) * (1.0 - epsilon)
+
+    def _source_to_try(self, draw: float) -> int | None:
+        """Every source first, in half of the episodes; then that which may be the best, as far as steps allow."""
+        if self.n_sources == 0:
+            return None
+        running = np.bincount(self.roles[self.roles >= 0], minlength=self.n_sources)
+        tries = running + [len(returns) for returns in self.source_returns]
+        if tries.min() < FEWEST_TRIALS:
+            return int(tries.argmin()) if draw < 0.5 else None
+        under_way = int(self.ages[self.roles >= 0].sum())
+        if not all(self.source_returns) or self.source_steps + under_way >= TRIAL_SHARE * self.steps:
+            return None
+        promising = int(np.argmax([np.mean(returns) + _error(returns) for returns in self.source_returns]))
+        # More of the same tells nothing
+        known = len(set(self.source_returns[promising])) == 1
+        return promising if tries[promising] < MOST_TRIALS and not known else None
+
+    def add_step(self, rewards: np.ndarray, dones: np.ndarray) -> bool:
+        """
+        Count one step of all environments.
+
+        :param rewards: of the step
+        :param dones: which episodes ended with it
+        :return: whether the learner has just done better than ever, so that it is worth keeping as it is
+        """
+        self.steps += len(rewards)
+        self.returns += self.discounts * rewards
+        self.rewards += rewards
+        self.discounts *= self.gamma
+        self.ages += 1
+        better = False
+        for i in np.flatnonzero(dones & (self.roles != LEARNING)):
+            source = int(self.roles[i])
+            # The environment's next episode is not drawn yet
+            self.roles[i] = LEARNING
+            if source >= 0:
+                self.source_returns[source].append(float(self.returns[i]))
+                self.source_rewards[source].append(float(self.rewards[i]))
+                self.source_steps += int(self.ages[i])
+                continue
+            self.learner_returns.append(float(self.returns[i]))
+            self.learner_rewards.append(float(self.rewards[i]))
+            if len(self.learner_returns) < FEWEST_RECENT:
+                continue
+            if not self.kept_returns or np.mean(self.learner_returns) >= np.mean(self.kept_returns):
+                self.kept_returns, self.kept_rewards = list(self.learner_returns), list(self.learner_rewards)
+                better = True
+        return better
+
+    @property
+    def best_source(self) -> int | None:
+        """The source with the highest mean return, None until every one was tried."""
+        if self.n_sources == 0 or min(map(len, self.source_returns)) < FEWEST_TRIALS:
+            return None
+        return int(np.argmax([np.mean(returns) for returns in self.source_returns]))
+
+    def acts_by(self) -> int:
+        """
+        :return: what to act by: ``LATEST`` for the learner as it is, ``KEPT`` for the learner at its best, which is
+            kept, or a source
+        """
+        best = self.best_source
+        if len(self.learner_returns) < FEWEST_RECENT:
+            return LATEST if best is None else best
+        learner, returns = LATEST, list(self.learner_returns)
+        if _above(self.kept_returns, returns, BELOW_KEPT):
+            learner, returns = KEPT, self.kept_returns
+        return learner if best is None or _above(returns, self.source_returns[best], ABOVE_SOURCE) else best
+
+
+def _error(returns: list[float]) -> float:
+    return float(np.std(returns) / np.sqrt(len(returns)))
+
+
+def _above(returns: list[float], others: list[float], errors: float) -> bool:
+    """Whether the mean is higher, by more than so many standard errors of the difference."""
+    # No `hypot`: it need not round alike for other units of the rewards
+    noise = errors * np.sqrt(_error(returns) ** 2 + _error(others) ** 2)
+    return bool(np.mean(returns) - np.mean(others) > noise)

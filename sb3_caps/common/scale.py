@@ -1,0 +1,39 @@
+"""The size of the returns of a task, so that nothing else has to know it."""
+
+import numpy as np
+
+
+class ReturnScale:
+    """
+    The largest discounted sum of rewards seen so far, by its absolute value: rewards divided by it make returns of
+    about 1, whatever the task pays in. A sum starts with the episode, as in SB3's ``VecNormalize``.
+
+    The largest, because the mean square of sparse rewards tells how often a reward comes, and not how large it is.
+
+    :param gamma: the discount factor
+    :param n_envs: number of environments
+    """
+
+    def __init__(self, gamma: float, n_envs: int) -> None:
+        self.gamma = gamma
+        self.value = 0.0
+        self.sums = np.zeros(n_envs)
+
+    def update(self, rewards: np.ndarray, dones: np.ndarray) -> float:
+        """
+        :param rewards: of one step of all environments
+        :param dones: which episodes ended with it
+        :return: what values in the old unit are to be multiplied with to be in the new one
+        """
+        self.sums = self.gamma * self.sums + rewards
+        before, self.value = self.value, max(self.value, float(np.abs(self.sums).max()))
+        self.sums[dones] = 0.0
+        # Before anything was paid all values were 0, in any unit
+        return before / self.value if before > 0 else 1.0
+
+    def normalize(self, rewards: np.ndarray) -> np.ndarray:
+        """
+        :param rewards: as the task pays them
+        :return: the same in units of the scale, as they are as long as nothing was paid
+        """
+        return rewards / np.float32(self.value) if self.value > 0 else rewards
