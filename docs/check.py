@@ -293,9 +293,10 @@ def check(page: Path, run: bool) -> str | None:
 
 
 def _run_apart(page: Path, folder: Path, log: Path) -> None:
-    with log.open("w", encoding="utf-8") as file:
-        for stream in (1, 2):
-            os.dup2(file.fileno(), stream)
+    # Open until the process ends: what it prints last is the error
+    sys.stdout = sys.stderr = file = log.open("w", encoding="utf-8", buffering=1)
+    for stream in (1, 2):
+        os.dup2(file.fileno(), stream)
     os.environ.update(SDL_VIDEODRIVER="dummy", MPLBACKEND="Agg")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     (folder / "empty").mkdir()
