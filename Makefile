@@ -5,7 +5,7 @@ ARGS ?=
 
 SOAK ?= 100
 
-.PHONY: install demo test soak check format bench clean
+.PHONY: install demo test soak check check-docs docs dist format bench clean
 
 install: $(VENV)/installed
 
@@ -25,10 +25,24 @@ test: install
 soak: install
 	SB3_CAPS_SOAK=$(SOAK) $(BIN)/python -m pytest tests/test_damaged_files.py tests/test_kills.py tests/test_memory.py -rP $(ARGS)
 
-check: install
+check: install docs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# The site, into docs/_build/html
+docs: install
+	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -b html docs docs/_build/html
+
+# Runs the code blocks of README and the pages: a few minutes
+check-docs: install
+	$(BIN)/python -W ignore docs/check.py $(ARGS)
+
+# What would be released, tried in a clean environment outside the clone
+dist: install
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist
+	PYTHON=$(PYTHON) .ci/try_wheel dist/*.whl
 
 format: install
 	$(BIN)/ruff check --fix .
@@ -38,4 +52,4 @@ bench: install
 	$(BIN)/python -m benchmarks $(ARGS)
 
 clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist docs/_build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
