@@ -22,9 +22,11 @@ class SquaredCAPS(CAPS):
         :param replay_data: sequences
         :return: the loss of every option that agreed with the action taken
         """
-        values, targets = self._values_and_targets(replay_data)
+        estimates, targets = self._estimates_and_targets(replay_data)
         learned = replay_data.agreements & replay_data.mask[..., None]
-        return F.mse_loss(values[learned], targets[learned]) + self.penalty * values[learned].square().mean()
+        values = estimates.values[learned]
+        loss = F.mse_loss(values, targets[learned]) + self.penalty * values.square().mean()
+        return loss + self._termination_loss(estimates, replay_data)
 
 
 def lean(observation: np.ndarray) -> int:

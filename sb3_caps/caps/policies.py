@@ -217,8 +217,8 @@ class CAPSPolicy(DQNPolicy):
 
     def networks(self) -> list[OptionQNetwork]:
         """:return: the network and all that were copied from it"""
-        average = [] if self.q_net_average is None else [self.q_net_average]
-        return [self.q_net, self.q_net_target, *average, self.q_net_kept]
+        networks = (self.q_net, self.q_net_target, self.q_net_average, self.q_net_kept)
+        return [network for network in networks if network is not None]
 
     def evaluate(
         self, obs: PyTorchObs, option_actions: th.Tensor, network: OptionQNetwork | None = None
