@@ -24,7 +24,7 @@ COMMANDS = {
     "all_plots": ("sb3_caps.zoo.plots:all_plots", "draw and tabulate the evaluations of algorithms (rl_zoo3)"),
     "plot_from_file": ("sb3_caps.zoo.plots:plot_from_file", "draw what all_plots wrote (rl_zoo3)"),
     "plot": ("sb3_caps.commands.plot", "draw the learning curves of any runs side by side"),
-    "sources": ("sb3_caps.commands.sources", "inspect source policies and see whether they fit an environment"),
+    "sources": ("sb3_caps.commands.sources", "inspect source policies, or train the usual ones"),
     "play": ("sb3_caps.commands.play", "play an environment yourself"),
     "reproduce": ("sb3_caps.commands.reproduce", "run a study of the paper and draw its figures"),
 }

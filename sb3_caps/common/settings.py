@@ -8,10 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from stable_baselines3.common.utils import LinearSchedule
-
 from sb3_caps.common.extras import require
-from sb3_caps.common.schedules import PiecewiseLinear
 
 SCHEDULES = ("learning_rate", "exploration_schedule", "target_termination", "greedy_temperature", "exploration_bonus")
 # What an entry says of a run and not of its algorithm
@@ -85,6 +82,11 @@ def make_schedules(arguments: dict[str, Any], total_timesteps: int) -> dict[str,
     :param total_timesteps: how long the run is
     :return: those that are schedules, made
     """
+    # Settings can be read without torch
+    from stable_baselines3.common.utils import LinearSchedule
+
+    from sb3_caps.common.schedules import PiecewiseLinear
+
     made: dict[str, Any] = {}
     for key in SCHEDULES:
         value = arguments.get(key)
