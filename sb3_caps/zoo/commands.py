@@ -100,6 +100,8 @@ def train(argv: Sequence[str], name: str = "train") -> int:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--variant")
     args, others = parser.parse_known_args(argv)
+    if "--track" in others:
+        require("wandb", "track")
     register()
     manager = functools.partial(PolicyReuseManager, variant=args.variant)
     with replaced(zoo_train, ExperimentManager=manager, StoreDict=_StoreDict):

@@ -22,8 +22,8 @@ class FeatureSettings:
     """
     What a config says of source features, and the features once they are there.
 
-    :param given: the value of ``source_features``: true, or a mapping with any of ``models`` (as in ``source_policies``,
-        which are taken by default), ``n_observations`` (of random steps in the task) and ``n_components``
+    :param given: the value of ``source_features``: true, or a mapping with any of ``models`` (by default the
+        ``source_policies``), ``n_observations`` (of random steps in the task) and ``n_components``
     """
 
     def __init__(self, given: Any) -> None:

@@ -84,10 +84,8 @@ class PolicyReuseManager(exp_manager.ExperimentManager):  # type: ignore[name-de
         if hyperparams.get("frame_stack"):
             # rl_zoo3 stacks after all wrappers, and the sources saw stacks
             raise ValueError("source_features cannot see frame_stack: stack frames in env_wrapper.")
-        if settings.models is not None:
-            self.feature_models = [make_source(entry, self.log_folder, self.source_folders) for entry in settings.models]
-        else:
-            self.feature_models = list(hyperparams.get("source_policies") or [])
+        models = hyperparams.get("source_policies") if settings.models is None else settings.models
+        self.feature_models = [make_source(model, self.log_folder, self.source_folders) for model in models or []]
         # rl_zoo3 wraps the environments that it enjoys and records a run in
         file = Path(self.params_path, FILE).resolve()
         saved_hyperparams["vec_env_wrapper"] = with_features(hyperparams.get("vec_env_wrapper"), file)

@@ -13,7 +13,7 @@ ENVIRONMENT_OPTIONS = ("-e", "--env", "--keep-envs", "--skip-envs", "-skip")
 HELP = """\
   --save-figures FOLDER  write every figure to a PNG file in this folder, in place of a window
 """
-TWO_RUNS = "rl_zoo3's plot_from_file needs at least two runs of every algorithm on every environment: train another one."
+TWO_RUNS = "rl_zoo3's plot_from_file needs at least two runs of every algorithm on every environment: train more."
 
 
 def plot_train(argv: Sequence[str]) -> int:
