@@ -47,10 +47,16 @@ class SourceFeatures:
         if len(observations) < 2:
             raise ValueError(f"SourceFeatures needs at least two observations to tell apart, not {len(observations)}.")
         self.sources = [as_source(model) for model in models]
-        self._networks, self._heads = zip(*[_hidden_and_head(source) for source in self.sources], strict=True)
+        self._capacity = capacity
+        self._take_networks()
         self._mean, self._components = _principal_components(self._hidden(observations), n_components)
-        self._cache = ObservationCache(self._evaluate, capacity)
+        self._make_policies()
 
+    def _take_networks(self) -> None:
+        self._networks, self._heads = zip(*[_hidden_and_head(source) for source in self.sources], strict=True)
+
+    def _make_policies(self) -> None:
+        self._cache = ObservationCache(self._evaluate, self._capacity)
         self.policies: list[SourcePolicy] = []
         """The sources, for ``source_policies``: they act on features as they do on observations"""
         self.n_features = self._components.shape[1]
@@ -95,8 +101,13 @@ class SourceFeatures:
         return features
 
     def __getstate__(self) -> dict[str, Any]:
-        # What was remembered can be found again
-        return {**vars(self), "_cache": ObservationCache(self._evaluate, self._cache.capacity)}
+        # The rest is made of these
+        return {name: vars(self)[name] for name in ("sources", "_mean", "_components", "_capacity")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._take_networks()
+        self._make_policies()
 
     def _hidden(self, observations: np.ndarray) -> np.ndarray:
         """The last hidden layers, side by side."""
