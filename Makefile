@@ -30,7 +30,7 @@ soak: install
 # The Pygame Learning Environment is on no package index: it comes from its repository, editable, for the pictures of
 # its games are in no package
 ple: install
-	$(BIN)/python -c "import ple" > $(VENV)/ple.log 2>&1 \
+	@$(BIN)/python -c "import ple" > $(VENV)/ple.log 2>&1 \
 		|| GIT_TERMINAL_PROMPT=0 $(BIN)/pip install --no-build-isolation --constraint constraints.txt --src $(VENV)/src \
 			--editable "git+https://$(PLE)#egg=ple" > $(VENV)/ple.log 2>&1 \
 		|| { echo "make ple: PLE cannot be fetched from $(PLE) ($(VENV)/ple.log says why)." \
