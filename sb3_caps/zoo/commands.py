@@ -76,7 +76,8 @@ def run_zoo(command: Callable[[], Any], name: str, argv: Sequence[str], help_tex
     :return: the exit code
     """
     if {"-h", "--help"} & set(argv):
-        print(f"rl_zoo3's command, with the algorithms {', '.join(ALGORITHMS)} besides its own (caps by default).")
+        added = ", ".join(ALGORITHMS)
+        print(f"sb3-caps {name}: rl_zoo3's command, with the algorithms {added} besides its own (caps by default).")
         print(f"{help_text}\nrl_zoo3's arguments:\n")
     with replaced(sys, argv=[f"sb3-caps {name}", *argv]):
         try:
