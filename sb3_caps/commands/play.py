@@ -203,9 +203,9 @@ def show_title(pygame: Any, window: Any, goal: str) -> bool:
     shade.set_alpha(190)
     window.blit(shade, (0, 0))
     unit = min(width // 26, height // 16)
-    lines = [("Monster Kong", 3, TITLE_COLOUR), (f"reach the {goal}", 2, TEXT_COLOUR), ("", 1, TEXT_COLOUR)]
+    lines = [("Monster Kong", 3.0, TITLE_COLOUR), (f"reach the {goal}", 2.0, TEXT_COLOUR), ("", 1.0, TEXT_COLOUR)]
     lines += [(f"{keys}: {effect}", 1.5, TEXT_COLOUR) for keys, effect in CONTROLS.items()]
-    lines += [("", 1, TEXT_COLOUR), ("press any key to play", 1.5, TITLE_COLOUR)]
+    lines += [("", 1.0, TEXT_COLOUR), ("press any key to play", 1.5, TITLE_COLOUR)]
     y = (height - sum(int(size * unit * 1.2) for _, size, _ in lines)) // 2
     for text, size, colour in lines:
         image = pygame.font.Font(None, int(size * unit)).render(text, True, colour)

@@ -15,7 +15,7 @@ class ChangedPhysics(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructo
     """
 
     def __init__(self, env: gym.Env[Any, Any], **numbers: float) -> None:
-        gym.utils.RecordConstructorArgs.__init__(self, **numbers)
+        gym.utils.RecordConstructorArgs.__init__(self, **numbers)  # type: ignore[arg-type]
         gym.Wrapper.__init__(self, env)
         world = env.unwrapped
         for name, value in numbers.items():

@@ -37,6 +37,7 @@ class PolicyReuseManager(exp_manager.ExperimentManager):  # type: ignore[name-de
     """
 
     env_name: Any
+    vec_env_wrapper: Any
 
     def __init__(
         self,
