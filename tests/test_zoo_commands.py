@@ -108,12 +108,13 @@ def run_module(module: str, *arguments: str, **environment: str) -> "subprocess.
         env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **environment},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
     )
 
 
-def test_rl_zoo3s_own_commands_with_the_plugin(folder: Path) -> None:
+def test_rl_zoo3s_own_commands_with_the_plugin(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """``python -m rl_zoo3.train`` to the letter."""
+    monkeypatch.syspath_prepend(folder)
     Path("custom_envs.py").write_text("import sb3_caps.zoo.plugin\n")
     Path("rules.py").write_text("def still(observations):\n    return [5] * len(observations)\n")
     entry = {"policy": "MlpPolicy", "n_timesteps": 40, "env_kwargs": {"observation": "features"}}
