@@ -5,7 +5,9 @@ ARGS ?=
 
 SOAK ?= 100
 
-.PHONY: install demo test soak check check-docs docs dist format bench clean
+PLE := github.com/ntasfi/PyGame-Learning-Environment
+
+.PHONY: install demo test soak ple check check-docs docs dist format bench clean
 
 install: $(VENV)/installed
 
@@ -24,6 +26,16 @@ test: install
 # Damaged files, kills and memory, a hundred times longer than in `test`
 soak: install
 	SB3_CAPS_SOAK=$(SOAK) $(BIN)/python -m pytest tests/test_damaged_files.py tests/test_kills.py tests/test_memory.py -rP $(ARGS)
+
+# The Pygame Learning Environment is on no package index: it comes from its repository, editable, for the pictures of
+# its games are in no package
+ple: install
+	@$(BIN)/python -c "import ple" > $(VENV)/ple.log 2>&1 \
+		|| GIT_TERMINAL_PROMPT=0 $(BIN)/pip install --no-build-isolation --constraint constraints.txt --src $(VENV)/src \
+			--editable "git+https://$(PLE)#egg=ple" > $(VENV)/ple.log 2>&1 \
+		|| { echo "make ple: PLE cannot be fetched from $(PLE) ($(VENV)/ple.log says why)." \
+			"Where it can be reached, this installs it and runs its tests." >&2; exit 1; }
+	$(BIN)/python -m pytest tests/test_ple.py $(ARGS)
 
 check: install docs
 	$(BIN)/ruff check .

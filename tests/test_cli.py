@@ -39,7 +39,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("command", ["train", "enjoy", "optimize", "plot", "sources"])
+@pytest.mark.parametrize(
+    "command", ["train", "enjoy", "record_video", "optimize", "plot", "plot_train", "all_plots", "sources"]
+)
 def test_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         main([command, "--help"])
@@ -63,8 +65,8 @@ def test_help_and_version_are_quick_and_import_nothing_heavy(folder: Path) -> No
     code = (
         "import sys, sb3_caps, gymnasium\n"
         "from sb3_caps.commands import main\n"
-        "for word in ('--help', '--version'):\n"
-        "    try: main([word])\n"
+        "for words in (['--help'], ['--version'], ['sources', '--help'], ['sources']):\n"
+        "    try: main(words)\n"
         "    except SystemExit: pass\n"
         "heavy = {'torch', 'stable_baselines3', 'matplotlib', 'pandas', 'pygame', 'scipy', 'rl_zoo3'}\n"
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
@@ -102,7 +104,6 @@ def test_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:
         (["train", "--env", "CartPole-v1", "-params", "source_policies:['no.module:f']"], "cannot be imported"),
         (["train", "--env", "CartPole-v1", "-params", "source_policies:'a.zip'"], "must be a list of source policies"),
         (["train", "--env", "Pendulum-v1"], "Discrete"),
-        (["train", "--env", "CartPole-v1", "--track"], "pip install wandb"),
         (["enjoy", "--env", "CartPole-v1"], "folder was not found"),
         (["optimize", "--env", "CartPole-v1", "--storage", "nonsense", "--study-name", "s"], "no address of a datab"),
         (["plot", "nowhere"], "There is no run with a *monitor.csv in nowhere"),
@@ -115,7 +116,14 @@ def test_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:
         (["reproduce", "monster-kong", "--steps", "-5"], "--steps must be at least 4, not -5"),
         (["reproduce", "monster-kong-analysis", "--steps", "0"], "--steps must be at least 64, not 0"),
         (["reproduce", "monster-kong", "--draw"], "no finished run of these in results/monster_kong: leave --draw out"),
+        (["all_plots"], "rl_zoo3's all_plots needs -e or --env"),
+        (["plot_from_file"], "rl_zoo3's plot_from_file needs -i or --input"),
+        (["record_video", "--env", "CartPole-v1"], "folder was not found"),
         (["sources", "none.zip"], "There is no saved model at none.zip"),
+        (["sources", "--train", "chess"], "There is no source 'chess' to train: pass any of cartpole, acrobot, "),
+        (["sources", "none.zip", "--train", "cartpole"], "ask for one of the two"),
+        (["sources", "--train", "cartpole", "--jobs", "0"], "--jobs must be at least 1, not 0"),
+        (["train", "--env", "CartPole-v1", "--variant", "weak"], "`sb3-caps sources --train cartpole-dqn` trains it."),
         (["sources", "dqn:CartPole-v1"], "There is no trained dqn for CartPole-v1 in logs"),
         (["sources", f"{HERE}:always_right", "--env", "CartPole-v77"], "CartPole"),
     ],
@@ -131,7 +139,9 @@ def test_errors_are_one_line(argv: list[str], message: str, folder: Path, capsys
     ("argv", "module", "extra"),
     [
         (["train"], "rl_zoo3", "zoo"),
+        (["train", "--track"], "wandb", "track"),
         (["enjoy"], "requests", "zoo"),
+        (["plot_train", "-e", "Task-v0"], "seaborn", "plots"),
         (["plot", "run"], "matplotlib", "studies"),
     ],
 )

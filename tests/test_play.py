@@ -4,11 +4,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from sb3_caps.commands import main
+from sb3_caps.commands.play import show_title
 
 pygame = pytest.importorskip("pygame")
 
@@ -54,16 +56,47 @@ def test_a_person_plays(tmp_path: Path) -> None:
     pygame.init()
     pygame.display.set_mode((10, 10))
     pygame.event.clear()
-    pygame.event.post(pygame.event.Event(pygame.KEYDOWN, key=pygame.K_SPACE))
+    # The first key leaves the title, the second one jumps
+    for key in (pygame.K_RETURN, pygame.K_SPACE):
+        pygame.event.post(pygame.event.Event(pygame.KEYDOWN, key=key))
     quitting = pygame.event.Event(pygame.KEYDOWN, key=pygame.K_q)
     pygame.time.set_timer(quitting, 400, loops=1)
     assert main(["play", "monster-kong", "--start", "5,29", "--record", str(tmp_path)]) == 0
     files = sorted(tmp_path.iterdir())
     standing, jumping = (np.asarray(image.open(file)) for file in files[:2])
-    # The lowest row of the agent's pixels: the jump lifted it.
+    # The jump lifted the agent; the steps left, in the upper border, count down
     rows = np.flatnonzero((standing != jumping).any(axis=(1, 2)))
-    assert len(rows)
-    assert rows.min() < 29 * 15
+    assert 15 <= rows[rows >= 15].min() < 29 * 15
+    assert rows.min() < 15
+
+
+@pytest.mark.parametrize(("key", "plays"), [(pygame.K_SPACE, True), (pygame.K_q, False), (pygame.K_ESCAPE, False)])
+def test_the_title_tells_the_keys_and_waits_for_one(key: int, plays: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    window = pygame.display.set_mode((990, 930))
+    window.fill((0, 90, 0))
+    written: list[str] = []
+    font = pygame.font.Font
+
+    class Recorded:
+        def __init__(self, name: None, size: int) -> None:
+            self.font = font(name, size)
+
+        def render(self, text: str, *style: Any) -> Any:
+            written.append(text)
+            image = self.font.render(text, *style)
+            assert image.get_width() < 990
+            return image
+
+    monkeypatch.setattr(pygame.font, "Font", Recorded)
+    pygame.event.clear()
+    pygame.event.post(pygame.event.Event(pygame.KEYUP, key=pygame.K_SPACE))
+    pygame.event.post(pygame.event.Event(pygame.KEYDOWN, key=key))
+    assert show_title(pygame, window, "coin") is plays
+    assert {"Monster Kong", "reach the coin", "space: jump", "Q or Escape: quit"} <= set(written)
+    pixels = pygame.surfarray.array3d(window)
+    # The game is dimmed behind bright letters
+    assert np.median(pixels[..., 1]) < 45
+    assert (pixels > 240).all(axis=2).sum() > 1000
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import sb3_caps.envs  # noqa: F401  registers the environments
 from sb3_caps.envs.monster_kong.level import Level
 from sb3_caps.envs.monster_kong.physics import ACTIONS, TILE, UNITS, Body, step
 from sb3_caps.envs.ple import GAMES, PLEEnv, preprocess
+from tests.stand_in_ple import Catch, StandInPLE
 
 # Its code uses a name that NumPy has removed.
 PLAYABLE = [game for game in GAMES if game != "RaycastMaze"]
@@ -35,6 +36,38 @@ def test_games_pass_both_checkers(game: str) -> None:
     env = gym.make(f"sb3_caps/PLE-{game}-v0", render_mode="rgb_array")
     check_gymnasium(env.unwrapped)
     check_sb3(env)
+
+
+@pytest.mark.parametrize("make", [Catch, lambda **kwargs: Catch(**kwargs)])
+def test_a_game_of_ones_own(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pygame")
+    monkeypatch.setattr("sb3_caps.envs.ple._import_ple", lambda: (StandInPLE, None))
+    env = PLEEnv(make, "state", game_kwargs={"width": 20}, horizon=30, render_mode="rgb_array")
+    check_sb3(env)
+    assert env.game in ("Catch", "<lambda>")
+    assert env.action_meanings == ["left", "right", "no-op"]
+    assert PLEEnv(make, game_kwargs={"width": 20}).observation_space.shape == (10, 20, 3)
+    run = play(env, 3, 60)
+    assert run == play(env, 3, 60)
+    assert run != play(env, 4, 60)
+    assert {step[1] for step in run if isinstance(step, tuple)} == {0.0, 1.0}
+
+
+def test_what_makes_no_game_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pygame")
+    monkeypatch.setattr("sb3_caps.envs.ple._import_ple", lambda: (StandInPLE, None))
+    with pytest.raises(ValueError, match=r"dict makes no game of PLE: \{\} has no actions, rewards"):
+        PLEEnv(dict)
+    # An object cannot be made anew at every seed
+    with pytest.raises(ValueError, match="the class of a game, or a function that makes one"):
+        PLEEnv(Catch())  # type: ignore[arg-type]
+
+
+@needs_ple
+def test_a_class_of_ples_own_is_the_game_by_its_name() -> None:
+    from ple.games.catcher import Catcher
+
+    assert play(PLEEnv(Catcher, game_kwargs={"width": 64, "height": 64}), 2) == play(PLEEnv("Catcher"), 2)
 
 
 def play(env: gym.Env[Any, Any], seed: int, steps: int = 120) -> list[Any]:

@@ -16,11 +16,15 @@ from sb3_caps import __version__
 # a function, written `module:function`, takes the arguments as they are, for commands that parse them elsewhere.
 COMMANDS = {
     "demo": ("sb3_caps.studies.demo", "learn a grid task with CAPS and with DQN, in under three minutes"),
-    "train": ("sb3_caps.zoo:train", "train an agent with the settings of a config (rl_zoo3)"),
-    "enjoy": ("sb3_caps.zoo:enjoy", "watch a trained agent (rl_zoo3)"),
-    "optimize": ("sb3_caps.zoo:optimize", "optimise hyperparameters, with any number of workers (rl_zoo3)"),
+    "train": ("sb3_caps.zoo.commands:train", "train an agent with the settings of a config (rl_zoo3)"),
+    "enjoy": ("sb3_caps.zoo.commands:enjoy", "watch a trained agent (rl_zoo3)"),
+    "record_video": ("sb3_caps.zoo.commands:record_video", "record a video of a trained agent (rl_zoo3)"),
+    "optimize": ("sb3_caps.zoo.commands:optimize", "optimise hyperparameters, with any number of workers (rl_zoo3)"),
+    "plot_train": ("sb3_caps.zoo.plots:plot_train", "draw the training episodes of an algorithm (rl_zoo3)"),
+    "all_plots": ("sb3_caps.zoo.plots:all_plots", "draw and tabulate the evaluations of algorithms (rl_zoo3)"),
+    "plot_from_file": ("sb3_caps.zoo.plots:plot_from_file", "draw what all_plots wrote (rl_zoo3)"),
     "plot": ("sb3_caps.commands.plot", "draw the learning curves of any runs side by side"),
-    "sources": ("sb3_caps.commands.sources", "inspect source policies and see whether they fit an environment"),
+    "sources": ("sb3_caps.commands.sources", "inspect source policies, or train the usual ones"),
     "play": ("sb3_caps.commands.play", "play an environment yourself"),
     "reproduce": ("sb3_caps.commands.reproduce", "run a study of the paper and draw its figures"),
 }

@@ -19,7 +19,14 @@ from sb3_caps.envs.monster_kong.sprites import PALETTE
 # One letter for each action in --actions; a number before it repeats it.
 ACTION_LETTERS = {"u": UP, "d": DOWN, "l": LEFT, "r": RIGHT, "j": JUMP_UP, "n": NOOP}
 KEYS = {"up": UP, "w": UP, "down": DOWN, "s": DOWN, "left": LEFT, "a": LEFT, "right": RIGHT, "d": RIGHT}
-CONTROLS = "arrows or WASD to move and climb, space to jump, R to start again, Q or Escape to quit"
+CONTROLS = {
+    "arrows or WASD": "move and climb",
+    "space": "jump",
+    "R": "start again",
+    "Q or Escape": "quit",
+}
+TOLD_CONTROLS = ", ".join(f"{keys} to {effect}" for keys, effect in CONTROLS.items())
+TITLE_COLOUR, TEXT_COLOUR = PALETTE["y"], PALETTE["w"]
 # GIF counts in hundredths of a second, and viewers slow down anything shorter than this.
 GIF_MILLISECONDS = 30
 
@@ -30,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """
     :param parser: the parser of the command
     """
-    parser.epilog = f"Keys: {CONTROLS}."
+    parser.epilog = f"Keys: {TOLD_CONTROLS}."
     parser.add_argument("game", choices=["monster-kong"], help="what to play")
     parser.add_argument("--map", default="a", help="a, b, or the path of a map (default: a)")
     parser.add_argument("--goal", default="princess", choices=list(GOALS), help="what to reach (default: princess)")
@@ -104,7 +111,7 @@ def run(args: argparse.Namespace) -> int:
     )
     try:
         if by_hand:
-            print(f"Reach the {args.goal}: {CONTROLS}.")
+            print(f"Reach the {args.goal}: {TOLD_CONTROLS}.")
             _play_by_hand(env, args, recorder)
         else:
             _play_policy(env, args, recorder)
@@ -163,13 +170,13 @@ def _play_by_hand(env: MonsterKongEnv, args: argparse.Namespace, recorder: "Reco
     pygame = require("pygame", "games")
     options = {"start": args.start} if args.start else None
     env.reset(seed=args.seed, options=options)
+    if not show_title(pygame, pygame.display.get_surface(), args.goal):
+        return
     _record(env, recorder)
     for _ in itertools.count():
         jump = False
         for event in pygame.event.get():
-            if event.type == pygame.QUIT or (
-                event.type == pygame.KEYDOWN and event.key in (pygame.K_q, pygame.K_ESCAPE)
-            ):
+            if _is_quit(pygame, event):
                 return
             if event.type == pygame.KEYDOWN and event.key == pygame.K_r:
                 env.reset(options=options)
@@ -179,6 +186,44 @@ def _play_by_hand(env: MonsterKongEnv, args: argparse.Namespace, recorder: "Reco
         if terminated or truncated:
             print(_outcome(info, truncated, env))
             env.reset(options=options)
+
+
+def show_title(pygame: Any, window: Any, goal: str) -> bool:
+    """
+    Show what to do and with which keys, over the game, until a key is pressed.
+
+    :param pygame: the module
+    :param window: what to draw on
+    :param goal: the object to reach
+    :return: whether to play; False if the key was one to quit
+    """
+    pygame.font.init()
+    width, height = window.get_size()
+    shade = pygame.Surface((width, height))
+    shade.set_alpha(190)
+    window.blit(shade, (0, 0))
+    unit = min(width // 26, height // 16)
+    lines = [("Monster Kong", 3.0, TITLE_COLOUR), (f"reach the {goal}", 2.0, TEXT_COLOUR), ("", 1.0, TEXT_COLOUR)]
+    lines += [(f"{keys}: {effect}", 1.5, TEXT_COLOUR) for keys, effect in CONTROLS.items()]
+    lines += [("", 1.0, TEXT_COLOUR), ("press any key to play", 1.5, TITLE_COLOUR)]
+    y = (height - sum(int(size * unit * 1.2) for _, size, _ in lines)) // 2
+    for text, size, colour in lines:
+        image = pygame.font.Font(None, int(size * unit)).render(text, True, colour)
+        window.blit(image, ((width - image.get_width()) // 2, y))
+        y += int(size * unit * 1.2)
+    while True:
+        pygame.display.flip()
+        # In short waits, so that Ctrl-C is heard
+        event = pygame.event.wait(100)
+        if _is_quit(pygame, event):
+            return False
+        if event.type == pygame.KEYDOWN:
+            return True
+
+
+def _is_quit(pygame: Any, event: Any) -> bool:
+    is_key = event.type == pygame.KEYDOWN and event.key in (pygame.K_q, pygame.K_ESCAPE)
+    return bool(event.type == pygame.QUIT or is_key)
 
 
 def _held_action(pygame: Any) -> int:

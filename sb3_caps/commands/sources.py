@@ -1,16 +1,22 @@
-"""``sb3-caps sources``: what a source policy is, and whether it fits an environment."""
+"""``sb3-caps sources``: what a source policy is, whether it fits an environment, and the training of usual ones."""
 
 import argparse
-from typing import Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import gymnasium as gym
-import numpy as np
+from sb3_caps.common.settings import settings
 
-import sb3_caps.envs  # noqa: F401 registers our environments
-from sb3_caps.common.options import OptionSet
-from sb3_caps.common.sources import IMPORT_STRING, SourcePolicy, as_source
+if TYPE_CHECKING:
+    # Imported where it is used: torch takes seconds, and help and list do without it
+    import gymnasium as gym
+
+    from sb3_caps.common.sources import SourcePolicy
 
 LINE = "  {:<13} {}"
+FOLDER = Path("sources")
+# As the training of the reuse suite calls it
+MODEL = "model.zip"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,13 +24,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     :param parser: the parser of the command
     """
     parser.epilog = (
+        "Without arguments, it lists what --train trains. "
         "Loading a saved model or an import string runs code: name only those that you trust, or pass --no-trust, "
         "which reads exports alone (see export_source). "
         "The exit code is 1 if a source does not fit the environment, 2 if one cannot be used at all."
     )
     parser.add_argument(
         "sources",
-        nargs="+",
+        nargs="*",
         metavar="source",
         help="the path of a saved model, of an export or of its folder, an import string package.module:function, "
         "or a run <algo>:<env>, which means the latest one in the log folder",
@@ -32,28 +39,122 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--env", help="an environment to try the sources in")
     parser.add_argument("--no-trust", action="store_true", help="refuse whatever may run code when it is loaded")
     parser.add_argument("-f", "--log-folder", default="logs", help="where runs are (default: logs)")
+    training = parser.add_argument_group("training")
+    training.add_argument(
+        "--train", nargs="+", metavar="NAME", help="train these: a family as cartpole, or one source as cartpole-ppo"
+    )
+    training.add_argument("--to", type=Path, default=FOLDER, help=f"the folder for them (default: {FOLDER})")
+    training.add_argument("--steps", type=int, help="environment steps of each, to try it out")
+    training.add_argument("--jobs", type=int, default=2, help="how many at a time (default: 2)")
 
 
 def run(args: argparse.Namespace) -> int:
     """
     :param args: the arguments of the command
+    :return: 1 if a source does not fit the environment, or was not trained
+    """
+    if args.train:
+        if args.sources:
+            raise ValueError(f"--train trains, and {args.sources[0]} is to look at: ask for one of the two.")
+        return train_sources(args.train, args.to, args.steps, args.jobs)
+    if not args.sources:
+        list_sources(args.to)
+        return 0
+    return inspect_sources(args.sources, args.env, args.log_folder, trust=not args.no_trust)
+
+
+def list_sources(folder: Path) -> None:
+    """
+    Print what can be trained, and what is there.
+
+    :param folder: of trained sources
+    """
+    known = settings("reuse", "sources")
+    print(f"sb3-caps sources --train NAME trains these into {folder}/, a family or one by one:")
+    for family in dict.fromkeys(entry["env"] for entry in known.values()):
+        if family.startswith("-"):
+            continue
+        print(family)
+        for name in chosen([family], known):
+            steps = f"{known[name]['steps']:,} steps"
+            print(f"  {name:<16} {steps:>14}  {'trained' if (folder / name / MODEL).is_file() else ''}".rstrip())
+    harmful = [name for name, entry in known.items() if entry["env"].startswith("-")]
+    print(f"and {len(harmful)} that were taught to do badly, {harmful[0]} to {harmful[-1]}, one by one")
+
+
+def chosen(names: Sequence[str], known: dict[str, Any]) -> list[str]:
+    """
+    :param names: of families and of single sources
+    :param known: all sources
+    :return: the names of single sources
+    """
+    families = dict.fromkeys(entry["env"] for entry in known.values() if not entry["env"].startswith("-"))
+    found: list[str] = []
+    for name in names:
+        if name in families:
+            found += [source for source, entry in known.items() if entry["env"] == name]
+        elif name in known:
+            found.append(name)
+        else:
+            raise ValueError(f"There is no source {name!r} to train: pass any of {', '.join([*families, *known])}.")
+    return list(dict.fromkeys(found))
+
+
+def train_sources(names: Sequence[str], folder: Path, steps: int | None = None, jobs: int = 2) -> int:
+    """
+    Train what is not there yet, with the settings of ``zoo_configs/reuse.yml``.
+
+    :param names: see ``chosen``
+    :param folder: where to
+    :param steps: environment steps, by default as many as the settings say
+    :param jobs: how many at a time
+    :return: 1 if one failed
+    """
+    known = settings("reuse", "sources")
+    single = chosen(names, known)
+
+    from sb3_caps.studies.reuse.training import train
+    from sb3_caps.studies.shared.arguments import check_at_least
+    from sb3_caps.studies.shared.lock import locked
+    from sb3_caps.studies.shared.runs import Run
+    from sb3_caps.studies.shared.scheduler import run_missing, this_command
+
+    check_at_least(1, jobs=jobs, steps=steps)
+    entries = {name: known[name] | ({} if steps is None else {"steps": steps}) for name in single}
+    runs = [Run(folder / name, entry, entry["steps"], MODEL) for name, entry in entries.items()]
+    with locked(folder):
+        errors = run_missing(runs, train, jobs, command=this_command())
+    for run in runs:
+        if run.finished:
+            print(run.folder / MODEL)
+    return 1 if errors else 0
+
+
+def inspect_sources(given: Sequence[str], env_id: str | None, log_folder: str, trust: bool) -> int:
+    """
+    Print what is known of source policies.
+
+    :param given: paths, import strings and runs
+    :param env_id: an environment to try them in
+    :param log_folder: where runs are
+    :param trust: whether loading may run code
     :return: 1 if a source does not fit the environment
     """
-    env = None if args.env is None else _make_env(args.env)
+    env = None if env_id is None else _make_env(env_id)
     all_fit = True
-    for given in args.sources:
-        source = _source(given, args.log_folder, trust=not args.no_trust)
+    for each in given:
+        source = _source(each, log_folder, trust)
         print(source.name)
         for key, value in describe(source).items():
             print(LINE.format(key, value))
         if env is not None:
             misfit = find_misfit(source, env)
             all_fit = all_fit and misfit is None
-            print(LINE.format("environment", f"fits {args.env}" if misfit is None else f"does not fit: {misfit}"))
+            print(LINE.format("environment", f"fits {env_id}" if misfit is None else f"does not fit: {misfit}"))
     return 0 if all_fit else 1
 
 
-def describe(source: SourcePolicy) -> dict[str, Any]:
+def describe(source: "SourcePolicy") -> dict[str, Any]:
     """
     :param source: a source policy
     :return: what is known of it
@@ -68,7 +169,7 @@ def describe(source: SourcePolicy) -> dict[str, Any]:
     }
 
 
-def find_misfit(source: SourcePolicy, env: gym.Env) -> str | None:
+def find_misfit(source: "SourcePolicy", env: "gym.Env[Any, Any]") -> str | None:
     """
     Compare the spaces, and let the source act on a first observation.
 
@@ -76,8 +177,13 @@ def find_misfit(source: SourcePolicy, env: gym.Env) -> str | None:
     :param env: an environment
     :return: why the source cannot act in it, None if it can
     """
+    import numpy as np
+    from gymnasium.spaces import Discrete
+
+    from sb3_caps.common.options import OptionSet
+
     try:
-        if not isinstance(env.action_space, gym.spaces.Discrete):
+        if not isinstance(env.action_space, Discrete):
             raise ValueError(f"the environment takes {env.action_space}, and policy reuse needs discrete actions.")
         options = OptionSet([source], env.observation_space, env.action_space)
         observation, _ = env.reset(seed=0)
@@ -92,14 +198,20 @@ def find_misfit(source: SourcePolicy, env: gym.Env) -> str | None:
     return None
 
 
-def _make_env(env_id: str) -> gym.Env:
+def _make_env(env_id: str) -> "gym.Env[Any, Any]":
+    import gymnasium as gym
+
+    import sb3_caps.envs  # noqa: F401 registers our environments
+
     try:
         return gym.make(env_id)
     except gym.error.Error as error:
         raise ValueError(str(error)) from error
 
 
-def _source(given: str, log_folder: str, trust: bool) -> SourcePolicy:
+def _source(given: str, log_folder: str, trust: bool) -> "SourcePolicy":
+    from sb3_caps.common.sources import IMPORT_STRING, as_source
+
     if ":" in given and IMPORT_STRING.fullmatch(given) is None:
         # Only runs need rl_zoo3
         from sb3_caps.zoo import find_source, make_source, register

@@ -8,10 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from stable_baselines3.common.utils import LinearSchedule
-
 from sb3_caps.common.extras import require
-from sb3_caps.common.schedules import PiecewiseLinear
 
 SCHEDULES = ("learning_rate", "exploration_schedule")
 # Groups of arguments, and what may be a schedule in them
@@ -95,6 +92,11 @@ def make_schedules(arguments: dict[str, Any], total_timesteps: int) -> dict[str,
 
 
 def _made(arguments: dict[str, Any], names: Sequence[str], total_timesteps: int) -> dict[str, Any]:
+    # Settings can be read without torch
+    from stable_baselines3.common.utils import LinearSchedule
+
+    from sb3_caps.common.schedules import PiecewiseLinear
+
     made: dict[str, Any] = {}
     for key in names:
         value = arguments.get(key)

@@ -1,6 +1,8 @@
 """What source models have learned to see, as observations for a new task."""
 
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +11,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 from torch import nn
 
+from sb3_caps.common.save_util import read_pickle, write_pickle
 from sb3_caps.common.sources import SourcePolicy, as_source
 from sb3_caps.common.sources.evaluate import CACHE_SIZE, NetworkStack, ObservationCache, layers_of
 
@@ -44,10 +47,16 @@ class SourceFeatures:
         if len(observations) < 2:
             raise ValueError(f"SourceFeatures needs at least two observations to tell apart, not {len(observations)}.")
         self.sources = [as_source(model) for model in models]
-        self._networks, self._heads = zip(*[_hidden_and_head(source) for source in self.sources], strict=True)
+        self._capacity = capacity
+        self._take_networks()
         self._mean, self._components = _principal_components(self._hidden(observations), n_components)
-        self._cache = ObservationCache(self._evaluate, capacity)
+        self._make_policies()
 
+    def _take_networks(self) -> None:
+        self._networks, self._heads = zip(*[_hidden_and_head(source) for source in self.sources], strict=True)
+
+    def _make_policies(self) -> None:
+        self._cache = ObservationCache(self._evaluate, self._capacity)
         self.policies: list[SourcePolicy] = []
         """The sources, for ``source_policies``: they act on features as they do on observations"""
         self.n_features = self._components.shape[1]
@@ -67,6 +76,38 @@ class SourceFeatures:
         :return: their features, of shape (observations, ``n_features``)
         """
         return self._cache(observations)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """
+        Save the features: a model that learned from them needs these very ones.
+
+        :param path: the file, a pickle
+        """
+        write_pickle(Path(path), self)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> "SourceFeatures":
+        """
+        Load saved features. A pickle may run any code: load only what you trust.
+
+        :param path: what ``save`` wrote
+        :return: the features
+        """
+        if not Path(path).is_file():
+            raise FileNotFoundError(f"There are no source features at {path}: pass the file that their `save` wrote.")
+        features = read_pickle(Path(path))
+        if not isinstance(features, cls):
+            raise ValueError(f"{path} holds no SourceFeatures, but {type(features).__name__}.")
+        return features
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The rest is made of these
+        return {name: vars(self)[name] for name in ("sources", "_mean", "_components", "_capacity")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._take_networks()
+        self._make_policies()
 
     def _hidden(self, observations: np.ndarray) -> np.ndarray:
         """The last hidden layers, side by side."""
@@ -103,11 +144,14 @@ class VecSourceFeatures(VecEnvWrapper):
     As with SB3's own wrappers, a trained model is used with environments that are wrapped in the same way.
 
     :param venv: the environments, which emit what the models observe
-    :param features: of the models; environments that share it share what it remembers
+    :param features: of the models, or the file that their ``save`` wrote; environments that share the object share
+        what it remembers
     """
 
-    def __init__(self, venv: VecEnv, features: SourceFeatures) -> None:
+    def __init__(self, venv: VecEnv, features: SourceFeatures | str | os.PathLike[str]) -> None:
         assert isinstance(venv.action_space, spaces.Discrete)
+        if not isinstance(features, SourceFeatures):
+            features = SourceFeatures.load(features)
         for source in features.sources:
             source.check_fits(venv.observation_space, venv.action_space)
         space = spaces.Box(-np.inf, np.inf, (features.n_features,), np.float32)

@@ -30,6 +30,8 @@ GAMES = (
     "WaterWorld",
 )
 OBSERVATIONS = ("rgb", "gray", "state")
+# What is asked of a game here, besides what PLE asks
+GAME_ATTRIBUTES = ("actions", "rewards", "getScreenDims", "getGameState")
 # Only an editable install brings the pictures of the games along.
 INSTALL = (
     "git clone https://github.com/ntasfi/PyGame-Learning-Environment && pip install -e PyGame-Learning-Environment"
@@ -104,7 +106,8 @@ class PLEEnv(gym.Env[npt.NDArray[Any], np.int64]):
     The episode ends when the game is over, and is truncated after `horizon` steps.
 
     ## Arguments
-    :param game: the name of a game, one of `GAMES`
+    :param game: the name of a game, one of `GAMES`; or the class of a game of your own, or a function that makes one:
+        each is called with `game_kwargs`
     :param observation: `"rgb"`, `"gray"` or `"state"`
     :param reward: `None` for the game's reward; or numbers for some of its events; or a function that gets how often
         each event happened in this step and returns the reward
@@ -122,7 +125,7 @@ class PLEEnv(gym.Env[npt.NDArray[Any], np.int64]):
 
     def __init__(
         self,
-        game: str,
+        game: str | Callable[..., Any],
         observation: str = "rgb",
         reward: Reward = None,
         frame_skip: int = 1,
@@ -131,8 +134,10 @@ class PLEEnv(gym.Env[npt.NDArray[Any], np.int64]):
         game_kwargs: dict[str, Any] | None = None,
         render_mode: str | None = None,
     ) -> None:
-        if game not in GAMES:
-            raise ValueError(f"Unknown game {game!r}: pass one of {GAMES}.")
+        if not callable(game) and game not in GAMES:
+            raise ValueError(
+                f"Unknown game {game!r}: pass one of {GAMES}, the class of a game, or a function that makes one."
+            )
         if observation not in OBSERVATIONS:
             raise ValueError(f"Unknown observation {observation!r}: pass one of {OBSERVATIONS}.")
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
@@ -143,7 +148,9 @@ class PLEEnv(gym.Env[npt.NDArray[Any], np.int64]):
             raise ValueError(f"frame_skip ({frame_skip}) and horizon ({horizon}) must be at least 1.")
         if state_function is not None and observation != "state":
             raise ValueError("state_function is for observation='state'.")
-        self.game, self.observation, self.horizon, self.render_mode = game, observation, horizon, render_mode
+        self.game: str = getattr(game, "__name__", type(game).__name__) if callable(game) else game
+        self.observation, self.horizon, self.render_mode = observation, horizon, render_mode
+        self._given_game = game
         self._reward, self._state_function = reward, state_function
         self._game_kwargs, self._frame_skip = game_kwargs or {}, frame_skip
         self._make_game()
@@ -161,7 +168,10 @@ class PLEEnv(gym.Env[npt.NDArray[Any], np.int64]):
         self._rng = np.random.RandomState(0)
         with contextlib.nullcontext() if self.render_mode == "human" else _without_screen():
             ple_class, games = _import_ple()
-            self._game = getattr(games, self.game)(**self._game_kwargs)
+            make = self._given_game if callable(self._given_game) else getattr(games, self.game)
+            self._game = make(**self._game_kwargs)
+            if missing := [name for name in GAME_ATTRIBUTES if not hasattr(self._game, name)]:
+                raise ValueError(f"{self.game} makes no game of PLE: {self._game!r} has no {', '.join(missing)}.")
             self._events = list(self._game.rewards)
             self.ple = ple_class(
                 self._game, fps=30, frame_skip=self._frame_skip, reward_values=self._reward_values(), rng=self._rng

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from sb3_caps.common.extras import import_string, require
-from sb3_caps.common.settings import config_file, entries
+from sb3_caps.common.settings import config_file, entries, settings
 from sb3_caps.common.sources import SourcePolicy, as_source
 
 zoo_utils = require("rl_zoo3.utils", "zoo")
@@ -50,7 +50,9 @@ def find_source(source: str, log_folder: str, folders: Sequence[Path] = ()) -> s
         for candidate in (start / source, start / f"{source}.zip"):
             if candidate.exists():
                 return str(candidate)
-    raise FileNotFoundError(f"There is no source policy {source} in {' or '.join(map(str, starts))}.")
+    name = Path(source).name
+    trains = f" `sb3-caps sources --train {name}` trains it." if name in settings("reuse", "sources") else ""
+    raise FileNotFoundError(f"There is no source policy {source} in {' or '.join(map(str, starts))}.{trains}")
 
 
 def _latest_model(algo: str, env_id: str, log_folder: str) -> Path:

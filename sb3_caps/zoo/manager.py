@@ -12,8 +12,10 @@ from sb3_caps.common.callbacks import HyperparameterLog, OptionMonitor
 from sb3_caps.common.checks import constructor_arguments
 from sb3_caps.common.extras import require
 from sb3_caps.common.settings import GROUPS, SCHEDULES, entries, make_schedules
+from sb3_caps.common.source_features import SourceFeatures
 from sb3_caps.zoo.algorithms import ALGORITHMS
 from sb3_caps.zoo.configs import find_config, find_source, imported, make_source
+from sb3_caps.zoo.features import FILE, FeatureSettings, with_features
 
 zoo_utils = require("rl_zoo3.utils", "zoo")
 exp_manager = require("rl_zoo3.exp_manager", "zoo")
@@ -35,6 +37,7 @@ class PolicyReuseManager(exp_manager.ExperimentManager):  # type: ignore[name-de
     """
 
     env_name: Any
+    vec_env_wrapper: Any
 
     def __init__(
         self,
@@ -49,6 +52,8 @@ class PolicyReuseManager(exp_manager.ExperimentManager):  # type: ignore[name-de
         super().__init__(args, algo, env_id, *others, config=config or find_config(algo, env_id), **kwargs)
         self.variant = variant
         self.exploration_schedule: Any = None
+        self.feature_settings: FeatureSettings | None = None
+        self.feature_models: list[Any] = []
         self.source_folders = [Path(self.config).parent] if Path(self.config).is_file() else []
 
     def read_hyperparameters(self) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -69,9 +74,49 @@ class PolicyReuseManager(exp_manager.ExperimentManager):  # type: ignore[name-de
             made = [make_source(entry, self.log_folder, self.source_folders) for entry in given]
             hyperparams["source_policies"] = made
             print(f"Source policies: {[source.name for source in made]}")
+        if hyperparams.pop("source_features", None):
+            self._read_features(hyperparams, saved_hyperparams)
         if "callback" in hyperparams:
             hyperparams["callback"] = _with_functions(hyperparams["callback"])
         return hyperparams, saved_hyperparams
+
+    def _read_features(self, hyperparams: dict[str, Any], saved_hyperparams: dict[str, Any]) -> None:
+        self.feature_settings = settings = FeatureSettings(saved_hyperparams["source_features"])
+        if hyperparams.get("frame_stack"):
+            # rl_zoo3 stacks after all wrappers, and the sources saw stacks
+            raise ValueError("source_features cannot see frame_stack: stack frames in env_wrapper.")
+        models = hyperparams.get("source_policies") if settings.models is None else settings.models
+        self.feature_models = [make_source(model, self.log_folder, self.source_folders) for model in models or []]
+        # rl_zoo3 wraps the environments that it enjoys and records a run in
+        file = Path(self.params_path, FILE).resolve()
+        saved_hyperparams["vec_env_wrapper"] = with_features(hyperparams.get("vec_env_wrapper"), file)
+
+    def create_log_folder(self) -> None:
+        super().create_log_folder()
+        settings = self.feature_settings
+        if settings is not None:
+            # The folder is there and the environments are not: the place to find out what the sources see
+            if self.continue_training:
+                settings.features = SourceFeatures.load(Path(self.trained_agent).parent / self.env_name / FILE)
+            else:
+                env = self._plain_env()
+                settings.features = settings.fit(self.feature_models, env, self.seed)
+                env.close()
+            settings.features.save(Path(self.params_path, FILE))
+            self.vec_env_wrapper = settings.wrapper(self.vec_env_wrapper)
+
+    def _plain_env(self) -> VecEnv:
+        """An environment as the sources saw it: before rl_zoo3 normalises and transposes."""
+        own, plain = self.vec_env_wrapper, []
+
+        def keep(env: VecEnv) -> VecEnv:
+            plain.append(env if own is None else own(env))
+            return plain[0]
+
+        self.vec_env_wrapper = keep
+        self.create_envs(1, no_log=True)
+        self.vec_env_wrapper = own
+        return plain[0]
 
     def _read_variant(self) -> tuple[dict[str, Any], dict[str, Any]]:
         is_yaml = Path(self.config).suffix in (".yml", ".yaml")
@@ -113,6 +158,9 @@ class PolicyReuseManager(exp_manager.ExperimentManager):  # type: ignore[name-de
     ) -> dict[str, Any]:
         # The last step before the algorithm is made of them
         hyperparams = super()._preprocess_action_noise(hyperparams, saved_hyperparams, env)
+        settings = self.feature_settings
+        if settings is not None and settings.features is not None and hyperparams.get("source_policies"):
+            hyperparams["source_policies"] = self._on_features(settings, hyperparams["source_policies"])
         if self.algo not in ALGORITHMS:
             # SB3's DQN has no such argument, but follows the schedule when it is set
             self.exploration_schedule = hyperparams.pop("exploration_schedule", None)
@@ -120,6 +168,20 @@ class PolicyReuseManager(exp_manager.ExperimentManager):  # type: ignore[name-de
         if unknown:
             raise ValueError(f"{self.algo} has no argument {', '.join(unknown)}: see {self.config} and -params.")
         return hyperparams
+
+    def _on_features(self, settings: FeatureSettings, sources: list[Any]) -> list[Any]:
+        """The sources, acting on features: those whose features they are do, and no others can."""
+        assert settings.features is not None
+        if settings.models is None:
+            return settings.features.policies
+        by_name = {policy.name: policy for policy in settings.features.policies}
+        unknown = [source.name for source in sources if source.name not in by_name]
+        if unknown:
+            raise ValueError(
+                f"Source policies {', '.join(unknown)} see no observations but source features: add them to the models "
+                "of source_features."
+            )
+        return [by_name[source.name] for source in sources]
 
     def setup_experiment(self) -> tuple[BaseAlgorithm, dict[str, Any]] | None:
         results = super().setup_experiment()

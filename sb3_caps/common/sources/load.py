@@ -214,6 +214,9 @@ def _saved_normalizer(path: Path, strict: bool) -> VecNormalize | None:
         # SB3's CheckpointCallback
         folder / re.sub(r"_(\d+_steps)$", r"_vecnormalize_\1.pkl", path.stem),
     ]
+    if folder.parent.name == "snapshots":
+        # Hugging Face's cache: a snapshot is one repository, and one of rl_zoo3's holds one model
+        own.append(folder / "vec_normalize.pkl")
     others = [folder / "vecnormalize.pkl", folder / "vec_normalize.pkl"]
     if ZOO_NAME.fullmatch(path.stem):
         # rl_zoo3: <Env>_<number>/best_model.zip beside <Env>_<number>/<Env>/vecnormalize.pkl

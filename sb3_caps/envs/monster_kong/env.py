@@ -14,6 +14,7 @@ from sb3_caps.envs.monster_kong.level import Setting, load_level
 from sb3_caps.envs.monster_kong.observations import observer
 from sb3_caps.envs.monster_kong.physics import ACTIONS
 from sb3_caps.envs.monster_kong.planner import plan
+from sb3_caps.envs.monster_kong.status import draw_status
 
 HORIZON = 1200
 RENDER_FPS = 30
@@ -47,7 +48,7 @@ class MonsterKongEnv(gym.Env[npt.NDArray[Any], np.int64]):
       positive), 1 if bricks carry the agent, 1 if a ladder does, then sine and cosine of both positions at four
       wavelengths. It tells the state exactly.
 
-    Neither shows which object is the goal.
+    Neither shows which object is the goal. Rendered pictures do: they mark it, and tell how many steps are left.
 
     ## Starting State
     Anywhere on bricks, uniformly over the multiples of 5 pixels, but not where the agent would touch a spike or the
@@ -196,10 +197,10 @@ class MonsterKongEnv(gym.Env[npt.NDArray[Any], np.int64]):
         return None
 
     def picture(self) -> npt.NDArray[np.uint8]:
-        """The game at full size, whatever the render mode."""
+        """The game at full size with its goal and the steps left, whatever the render mode."""
         if self.state < 0:
             raise ResetNeeded("Call reset() before render().")
-        return painter(self.level).full(self.state)
+        return draw_status(painter(self.level).full(self.state), self.level, self.goal, self.horizon - self.steps)
 
     def _show(self, picture: npt.NDArray[np.uint8]) -> None:
         pygame = require("pygame", "games")

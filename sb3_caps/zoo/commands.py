@@ -1,0 +1,161 @@
+"""rl_zoo3's commands as subcommands of ``sb3-caps``: its arguments, its folders, and our algorithms."""
+
+import argparse
+import contextlib
+import functools
+import runpy
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.vec_env import VecEnv
+
+from sb3_caps.common.extras import require
+from sb3_caps.zoo import ALGORITHMS, register
+from sb3_caps.zoo.manager import PolicyReuseManager
+
+zoo_train = require("rl_zoo3.train", "zoo")
+zoo_utils = require("rl_zoo3.utils", "zoo")
+
+TRAINING_HELP = """\
+Settings come from the entry of the environment in zoo_configs/<algo>.yml, unless -conf names another file.
+Source policies are part of them; -params gives others:
+
+  -params source_policies:"['runs/a.zip', 'dqn:sb3_caps/GridG1-v0', 'package.module:function']"
+                        paths, latest runs in the log folder, import strings
+  --variant VARIANT     take the entry <env>@VARIANT: 'cpu' or 'paper' for the environments of this package
+"""
+
+
+class _StoreDict(zoo_utils.StoreDict):  # type: ignore[name-defined]
+    """rl_zoo3's ``key:value`` arguments, refused in one line when a value is no Python."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
+    ) -> None:
+        try:
+            super().__call__(parser, namespace, values, option)
+        except (SyntaxError, NameError) as error:
+            raise ValueError(
+                f"{option} takes key:value with values in Python, not {' '.join(values)}: {error}"
+            ) from error
+
+
+class _WithoutBuffer:
+    """Loads a model with room for one transition, as rl_zoo3 does to enjoy the algorithms that it knows."""
+
+    def __init__(self, algorithm: type[BaseAlgorithm]) -> None:
+        self.load = functools.partial(algorithm.load, buffer_size=1)
+
+
+@contextlib.contextmanager
+def replaced(module: Any, **values: Any) -> Iterator[None]:
+    """
+    Replace attributes of a module for a while.
+
+    :param module: the module
+    :param values: by name
+    """
+    before = {name: getattr(module, name) for name in values}
+    vars(module).update(values)
+    try:
+        yield
+    finally:
+        vars(module).update(before)
+
+
+def run_zoo(command: Callable[[], Any], name: str, argv: Sequence[str], help_text: str = "") -> int:
+    """
+    Run a command of rl_zoo3, which reads the arguments of the process.
+
+    :param command: the command
+    :param name: as the user calls it
+    :param argv: its arguments
+    :param help_text: what to say before rl_zoo3's own help
+    :return: the exit code
+    """
+    if {"-h", "--help"} & set(argv):
+        added = ", ".join(ALGORITHMS)
+        print(f"sb3-caps {name}: rl_zoo3's command, with the algorithms {added} besides its own (caps by default).")
+        print(f"{help_text}\nrl_zoo3's arguments:\n")
+    with replaced(sys, argv=[f"sb3-caps {name}", *argv]):
+        try:
+            command()
+        except AssertionError as error:
+            # rl_zoo3 asserts what users pass
+            if not error.args:
+                raise
+            raise ValueError(str(error)) from error
+    return 0
+
+
+def train(argv: Sequence[str], name: str = "train") -> int:
+    """
+    Train an agent with rl_zoo3.
+
+    :param argv: the arguments of its command, and ``--variant``
+    :param name: the command as the user calls it
+    :return: the exit code
+    """
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--variant")
+    args, others = parser.parse_known_args(argv)
+    if "--track" in others:
+        require("wandb", "track")
+    register()
+    manager = functools.partial(PolicyReuseManager, variant=args.variant)
+    with replaced(zoo_train, ExperimentManager=manager, StoreDict=_StoreDict):
+        return run_zoo(zoo_train.train, name, ["--algo", "caps", *others], TRAINING_HELP)
+
+
+def optimize(argv: Sequence[str]) -> int:
+    """
+    Optimise hyperparameters with rl_zoo3.
+
+    :param argv: the arguments of its command for training, and ``--variant``
+    :return: the exit code
+    """
+    return train(["--optimize-hyperparameters", *argv], name="optimize")
+
+
+def _loadable() -> dict[str, Any]:
+    """What rl_zoo3 loads saved models with."""
+    register()
+    return zoo_utils.ALGOS | {name: _WithoutBuffer(algorithm) for name, algorithm in ALGORITHMS.items()}
+
+
+def enjoy(argv: Sequence[str]) -> int:
+    """
+    Watch a trained agent with rl_zoo3.
+
+    :param argv: the arguments of its command; runs are looked for in ``logs`` by default
+    :return: the exit code
+    """
+    zoo_enjoy = require("rl_zoo3.enjoy", "zoo")
+    with replaced(zoo_enjoy, ALGOS=_loadable(), StoreDict=_StoreDict):
+        return run_zoo(zoo_enjoy.enjoy, "enjoy", ["--algo", "caps", "--folder", "logs", *argv])
+
+
+def _create_test_env(*args: Any, hyperparams: dict[str, Any], env_kwargs: dict[str, Any], **others: Any) -> VecEnv:
+    """rl_zoo3's, with the arguments of the environment that are in the config: its recording forgets them."""
+    env_kwargs = {**hyperparams.pop("env_kwargs", {}), **env_kwargs}
+    return _ZOO_CREATE_TEST_ENV(*args, hyperparams=hyperparams, env_kwargs=env_kwargs, **others)
+
+
+_ZOO_CREATE_TEST_ENV = zoo_utils.create_test_env
+
+
+def record_video(argv: Sequence[str]) -> int:
+    """
+    Record a video of a trained agent with rl_zoo3.
+
+    :param argv: the arguments of its command; runs are looked for in ``logs`` by default
+    :return: the exit code
+    """
+    require("moviepy", "zoo")
+    # A script without a function to call
+    script = require("rl_zoo3.record_video", "zoo").__file__
+    command = functools.partial(runpy.run_path, script, run_name="__main__")
+    with replaced(zoo_utils, ALGOS=_loadable(), StoreDict=_StoreDict, create_test_env=_create_test_env):
+        return run_zoo(command, "record_video", ["--algo", "caps", "--folder", "logs", *argv])
