@@ -55,6 +55,9 @@ class StandInPLE:
     def __init__(
         self, game: Catch, fps: int, frame_skip: int, reward_values: dict[str, float], rng: np.random.RandomState
     ) -> None:
+        import pygame
+
+        pygame.display.init()  # PLE does so, and the environment counts on it
         self.game = game
         game.rewards.update(reward_values)
         game.rng = rng

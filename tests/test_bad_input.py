@@ -13,6 +13,8 @@ from stable_baselines3.common.buffers import ReplayBuffer
 from sb3_caps import CAPS, PiecewiseLinear, as_source
 from tests.toy_world import Corridor, go_left, go_right
 
+BY_TERMINATION = {"durations": "termination"}
+
 
 def caps(**kwargs: Any) -> CAPS:
     return CAPS("MlpPolicy", Corridor(), **kwargs)
@@ -36,22 +38,45 @@ def test_actions_start_at_zero() -> None:
         ({"n_steps": 3}, "n_steps must be 1, not 3.*sequence_length"),
         ({"termination": 1.5}, "termination must be None or a probability from 0 to 1, not 1.5"),
         ({"termination": -0.1}, "not -0.1"),
-        ({"initial_termination": 0.0}, "initial_termination must be one probability between 0 and 1"),
-        ({"initial_termination": (0.5, 1.0)}, r"not \(0.5, 1.0\)"),
-        ({"initial_termination": (0.5, 0.5, 0.5)}, "pair of them"),
+        (
+            {"termination_kwargs": {"initial": 0.0}},
+            r"termination_kwargs\['initial'\] must be one probability, or.*not 0.0",
+        ),
+        ({"termination_kwargs": {"initial": (0.5, 1.0)}}, r"not \(0.5, 1.0\)"),
+        ({"termination_kwargs": {"initial": (0.5, 0.5, 0.5)}}, "pair of them"),
+        (
+            {"termination_kwargs": {"learning_rate": -0.1}},
+            r"\['learning_rate'\] must be a number of at least 0, not -0.1",
+        ),
+        ({"termination_kwargs": {"regularization": -0.1}}, r"\['regularization'\] must be a number of at least 0"),
+        ({"termination_kwargs": {"regularization": None}}, r"\['regularization'\] must be a number .*not None"),
+        ({"termination_kwargs": {"initial": None}}, r"\['initial'\] must be one probability.*not None"),
+        ({"termination_kwargs": {"rate": 0.1}}, "termination_kwargs must be a dict with some of learning_rate.*'rate'"),
+        ({"termination_kwargs": 0.1}, "termination_kwargs must be a dict with some of .*not 0.1"),
         ({"sequence_length": 0}, "sequence_length must be from 1 to batch_size"),
         ({"sequence_length": 64}, r"batch_size \(32\)"),
-        ({"execution": "sometimes"}, "call-and-return.*interrupting.*'sometimes'"),
-        ({"target_termination": 1.5}, "target_termination must be a probability from 0 to 1, not 1.5"),
-        ({"target_termination": 0.2, "termination": 0.5}, "termination, which fixes β everywhere, or target_term"),
-        ({"interruption_margin": 1.0, "execution": "interrupting"}, "share from 0 to below 1, not 1.0"),
-        ({"exploration_bonus": -0.1}, "exploration_bonus must not be negative, but is -0.1"),
-        ({"averaging": 0.0}, "averaging must be None or a share above 0 and up to 1, not 0.0"),
-        ({"interruption_margin": 0.1}, 'interruption_margin needs execution="interrupting"'),
-        ({"option_weights": -0.5}, "not negative"),
-        ({"option_weights": [1.0]}, "option_weights must be 3 numbers.*action_0"),
-        ({"option_weights": [-1, 1, 1]}, "not negative"),
-        ({"option_weights": [0, 0, 0]}, "option_weights"),
+        ({"policy_kwargs": {"execution": "sometimes"}}, "call-and-return.*interrupting.*'sometimes'"),
+        ({"termination_kwargs": {"target": 1.5}}, r"\['target'\] must be one probability, or a pair of them.*not 1.5"),
+        ({"termination_kwargs": {"target": (0.1, 1.5)}}, r"not \(0.1, 1.5\)"),
+        (
+            {"termination_kwargs": {"target": 0.2}, "termination": 0.5},
+            r"termination, which fixes β everywhere, or termination_kwargs\['target'\]",
+        ),
+        ({"exploration_kwargs": {"share": 1.5}}, r"\['share'\] must be a number from 0 to 1, not 1.5"),
+        (
+            {"exploration_kwargs": BY_TERMINATION | {"bonus": -0.1}},
+            r"\['bonus'\] must be a number of at least 0, not -0.1",
+        ),
+        ({"exploration_kwargs": {"bonus": 0.1}}, "bonus in exploration_kwargs needs 'durations': 'termination'"),
+        ({"policy_kwargs": {"averaging": 0.0}}, "averaging must be None or a share above 0 and up to 1, not 0.0"),
+        ({"exploration_kwargs": BY_TERMINATION | {"weights": -0.5}}, "not negative"),
+        ({"exploration_kwargs": BY_TERMINATION | {"weights": [1.0]}}, "weights must be 3 numbers.*action_0"),
+        ({"exploration_kwargs": BY_TERMINATION | {"weights": [-1, 1, 1]}}, "not negative"),
+        ({"exploration_kwargs": BY_TERMINATION | {"weights": [0, 0, 0]}}, "weights"),
+        (
+            {"replay_buffer_kwargs": {"prioritized_share": 1.5}},
+            "prioritized_share must be a share from 0 to 1, not 1.5",
+        ),
         ({"replay_buffer_class": ReplayBuffer}, "OptionReplayBuffer"),
         ({"source_policies": "model.zip"}, "must be a list of source policies.*'model.zip'"),
         ({"source_policies": 3}, "must be a list"),

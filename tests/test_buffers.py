@@ -20,7 +20,7 @@ from sb3_caps.common.buffers import OptionReplayBuffer
 from sb3_caps.common.observation_stores import ObservationStore, detected_frame_stack
 from tests.toy_world import Corridor, go_right
 
-N_OPTIONS = 5
+N_SOURCES, N_ACTIONS = 3, 4
 SIDE = 16  # of an image: large enough to be compressed
 
 
@@ -32,7 +32,8 @@ class Step:
     successor: Any
     action: int
     option: int
-    agreements: np.ndarray
+    option_actions: np.ndarray
+    next_option_actions: np.ndarray
     reward: float
     done: bool
     truncated: bool
@@ -97,9 +98,10 @@ class Film:
             step = Step(
                 self.observe(before[env]),
                 self.observe(after[env]),
-                int(self.rng.integers(4)),
-                int(self.rng.integers(N_OPTIONS)),
-                self.rng.random(N_OPTIONS) < 0.5,
+                int(self.rng.integers(N_ACTIONS)),
+                int(self.rng.integers(N_SOURCES + N_ACTIONS)),
+                self.rng.integers(N_ACTIONS, size=N_SOURCES),
+                self.rng.integers(N_ACTIONS, size=N_SOURCES),
                 float(np.float32(self.rng.normal())),
                 done=bool(event in ("terminal", "truncated")),
                 truncated=bool(event == "truncated"),
@@ -116,8 +118,11 @@ class Film:
             np.array([step.done for step in new]),
             [{"TimeLimit.truncated": True} if step.truncated else {} for step in new],
         )
-        options, agreements = [step.option for step in new], [step.agreements for step in new]
-        buffer.add_options(np.array(options), np.array(agreements))
+        buffer.add_options(
+            np.array([step.option for step in new]),
+            np.array([step.option_actions for step in new]),
+            np.array([step.next_option_actions for step in new]),
+        )
 
 
 def assert_same(film: Film, found: Any, index: int, expected: Any) -> None:
@@ -142,10 +147,17 @@ def check_all_sequences(buffer: OptionReplayBuffer, film: Film) -> None:
             assert_same(film, data.observations, t * n + i, step.observation)
             assert int(data.actions[t, i]) == step.action
             assert int(data.options[t, i]) == step.option
-            assert data.agreements[t, i].tolist() == step.agreements.tolist()
+            agreements = [*(step.option_actions == step.action), *(np.arange(N_ACTIONS) == step.action)]
+            assert data.agreements[t, i].tolist() == agreements
+            assert data.option_actions[t * n + i].tolist() == step.option_actions.tolist()
+            row, env = divmod(int(data.places[t, i]), film.n_envs)
+            assert env == envs[i]
+            assert buffer.rewards[row, env] == step.reward
+            assert buffer.agreements[row, env].tolist() == agreements
             assert float(data.rewards[t, i]) == step.reward
             assert bool(data.dones[t, i]) == (step.done and not step.truncated)
         assert_same(film, data.observations, len(steps) * n + i, steps[-1].successor)
+        assert data.option_actions[len(steps) * n + i].tolist() == steps[-1].next_option_actions.tolist()
 
 
 @settings(max_examples=60, deadline=None)
@@ -175,11 +187,11 @@ def test_buffer_gives_back_what_happened(
     buffer = OptionReplayBuffer(
         rows * n_envs,
         film.space,
-        spaces.Discrete(4),
+        spaces.Discrete(N_ACTIONS),
         "cpu",
         n_envs,
         optimize_memory_usage=optimized,
-        n_options=N_OPTIONS,
+        n_sources=N_SOURCES,
         sequence_length=sequence_length,
         compression="zlib" if compressed and layout != "vector" else None,
     )
@@ -195,7 +207,7 @@ def test_buffer_gives_back_what_happened(
 def test_steps_after_loading_go_on_where_they_stopped(optimized: bool) -> None:
     film = Film("first", n_envs=2, frame_stack=3, seed=0)
     buffer = OptionReplayBuffer(
-        20, film.space, spaces.Discrete(4), "cpu", 2, optimize_memory_usage=optimized, n_options=N_OPTIONS
+        20, film.space, spaces.Discrete(N_ACTIONS), "cpu", 2, optimize_memory_usage=optimized, n_sources=N_SOURCES
     )
     for _ in range(15):
         film.step_into(buffer)
@@ -208,7 +220,7 @@ def test_steps_after_loading_go_on_where_they_stopped(optimized: bool) -> None:
 def test_reset_forgets() -> None:
     film = Film("first", n_envs=1, frame_stack=2, seed=0)
     buffer = OptionReplayBuffer(
-        7, film.space, spaces.Discrete(4), "cpu", 1, optimize_memory_usage=True, n_options=N_OPTIONS
+        7, film.space, spaces.Discrete(N_ACTIONS), "cpu", 1, optimize_memory_usage=True, n_sources=N_SOURCES
     )
     for _ in range(10):
         film.step_into(buffer)
@@ -223,7 +235,7 @@ def test_reset_forgets() -> None:
 def test_timeouts_end_the_value_when_they_are_not_handled() -> None:
     film = Film("vector", n_envs=1, frame_stack=1, seed=3)
     buffer = OptionReplayBuffer(
-        40, film.space, spaces.Discrete(4), "cpu", handle_timeout_termination=False, n_options=N_OPTIONS
+        40, film.space, spaces.Discrete(N_ACTIONS), "cpu", handle_timeout_termination=False, n_sources=N_SOURCES
     )
     for _ in range(40):
         film.step_into(buffer)
@@ -250,7 +262,9 @@ def test_frames_are_stored_once() -> None:
 def test_images_that_are_no_stacks_are_stored_whole() -> None:
     rng = np.random.default_rng(0)
     space = spaces.Box(0, 255, (3, SIDE, SIDE), np.uint8)
-    buffer = OptionReplayBuffer(10, space, spaces.Discrete(4), "cpu", optimize_memory_usage=True, n_options=N_OPTIONS)
+    buffer = OptionReplayBuffer(
+        10, space, spaces.Discrete(N_ACTIONS), "cpu", optimize_memory_usage=True, n_sources=N_SOURCES
+    )
     images = rng.integers(255, size=(2, 1, 3, SIDE, SIDE), dtype=np.uint8)
     buffer.add(images[0], images[1], np.zeros(1, int), np.zeros(1), np.zeros(1, bool), [{}])
     assert buffer.stores[None].frame_stack == 1
@@ -267,15 +281,15 @@ def test_stacks_of_colour_images_are_detected() -> None:
 def test_declared_stack_must_divide_the_channels() -> None:
     space = spaces.Box(0, 255, (3, SIDE, SIDE), np.uint8)
     with pytest.raises(ValueError, match=r"\(3, 16, 16\) are no stack of 2 frames: pass frame_stack=1"):
-        OptionReplayBuffer(10, space, spaces.Discrete(4), "cpu", frame_stack=2)
+        OptionReplayBuffer(10, space, spaces.Discrete(N_ACTIONS), "cpu", frame_stack=2)
 
 
 def test_compression_of_what_would_grow_is_refused() -> None:
     with pytest.raises(ValueError, match="is for images"):
-        OptionReplayBuffer(10, spaces.Box(-1, 1, (4,)), spaces.Discrete(4), "cpu", compression="zlib")
+        OptionReplayBuffer(10, spaces.Box(-1, 1, (4,)), spaces.Discrete(N_ACTIONS), "cpu", compression="zlib")
     image = spaces.Box(0, 255, (2, SIDE, SIDE), np.uint8)
     with pytest.raises(ValueError, match="must be None"):
-        OptionReplayBuffer(10, image, spaces.Discrete(4), "cpu", compression="rar")  # type: ignore[arg-type]
+        OptionReplayBuffer(10, image, spaces.Discrete(N_ACTIONS), "cpu", compression="rar")  # type: ignore[arg-type]
 
 
 def test_buffer_that_does_not_fit_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,11 +297,11 @@ def test_buffer_that_does_not_fit_says_so(monkeypatch: pytest.MonkeyPatch) -> No
     space = spaces.Box(0, 255, (2, 84, 84), np.uint8)
     message = r"1,000,000 transitions takes 14\.1 GB .* 8\.0 GB are available: pass a smaller buffer_size \(up to 565,"
     with pytest.warns(UserWarning, match=message):
-        OptionReplayBuffer(1_000_000, space, spaces.Discrete(4), "cpu")
+        OptionReplayBuffer(1_000_000, space, spaces.Discrete(N_ACTIONS), "cpu")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        OptionReplayBuffer(1_000_000, space, spaces.Discrete(4), "cpu", optimize_memory_usage=True)
-        OptionReplayBuffer(500_000, space, spaces.Discrete(4), "cpu")
+        OptionReplayBuffer(1_000_000, space, spaces.Discrete(N_ACTIONS), "cpu", optimize_memory_usage=True)
+        OptionReplayBuffer(500_000, space, spaces.Discrete(N_ACTIONS), "cpu")
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,16 @@ NUMBERS = [
     "max_grad_norm",
 ]
 OWN = {
-    CAPS: ["termination", "averaging", "interruption_margin", "exploration_episodes", "exploration_novelty"],
+    CAPS: [
+        "sequence_length",
+        "termination",
+        "termination_kwargs.learning_rate",
+        "termination_kwargs.regularization",
+        "policy_kwargs.averaging",
+        "exploration_kwargs.share",
+        "exploration_kwargs.episodes",
+        "exploration_kwargs.novelty",
+    ],
     PRQL: ["reuse_probability", "reuse_decay", "temperature", "temperature_growth"],
     OPSTL: ["reuse_probability", "reuse_decay", "bandit_exploration"],
     JumpStart: ["trial_episodes", "average_episodes", "curriculum_stages", "tolerance"],
@@ -125,24 +134,35 @@ OWN = {
 }
 EVERY_NUMBER = [(algorithm, name) for algorithm in ALGORITHMS for name in NUMBERS + OWN[algorithm]]
 WITH_SCHEDULES = [(algorithm, "learning_rate") for algorithm in ALGORITHMS] + [
-    (CAPS, "target_termination"),
-    (CAPS, "greedy_temperature"),
-    (CAPS, "exploration_bonus"),
-    (CAPS, "initial_termination"),
+    (CAPS, "termination_kwargs.target"),
+    (CAPS, "exploration_kwargs.temperature"),
+    (CAPS, "exploration_kwargs.bonus"),
+    (CAPS, "termination_kwargs.initial"),
 ]
+
+
+def with_one(name: str, value: Any) -> dict[str, Any]:
+    """The arguments of a small model, one of them changed; a dot stands between a group and what is in it."""
+    group, _, part = name.rpartition(".")
+    if not group:
+        return {**SMALL, name: value}
+    beside = {"exploration_kwargs": {"durations": "termination"}, **SMALL}.get(group, {})
+    return {**SMALL, group: {**beside, part: value}}
 
 
 @pytest.mark.parametrize(("algorithm", "name"), EVERY_NUMBER + WITH_SCHEDULES)
 def test_nan_is_refused(algorithm: type[Any], name: str) -> None:
-    with pytest.raises(ValueError, match=f"{name} must be.* not nan"):
-        make(algorithm, **{**SMALL, name: float("nan")})
+    group, _, part = name.rpartition(".")
+    message = f"{group} must be a number, not .*'{part}': nan" if group else f"{name} must be.* not nan"
+    with pytest.raises(ValueError, match=message):
+        make(algorithm, **with_one(name, float("nan")))
 
 
 @pytest.mark.parametrize(
     "arguments",
     [
-        {"initial_termination": (0.5, np.nan)},
-        {"option_weights": [1.0, 1.0, np.nan, 1.0]},
+        {"termination_kwargs": {"initial": (0.5, np.nan)}},
+        {"exploration_kwargs": {"durations": "termination", "weights": [1.0, 1.0, np.nan, 1.0]}},
         {"policy_kwargs": {"optimizer_kwargs": {"eps": np.nan}}},
     ],
 )
@@ -154,15 +174,21 @@ def test_nan_inside_an_argument_is_refused(arguments: dict[str, Any]) -> None:
 @pytest.mark.parametrize(("algorithm", "name"), EVERY_NUMBER)
 @pytest.mark.parametrize("schedule", [LinearSchedule(1.0, 0.5, 0.5), PiecewiseLinear([(0, 1.0)])])
 def test_a_schedule_is_refused_where_a_number_is_meant(algorithm: type[Any], name: str, schedule: Any) -> None:
-    with pytest.raises(ValueError, match=f"{name} must be a number, not (Linear|Piecewise)"):
-        make(algorithm, **{**SMALL, name: schedule})
+    part = name.rpartition(".")[2]
+    message = f"{name} must be a number, not (Linear|Piecewise)"
+    if part != name:
+        message = rf"\['{part}'\] must be a number .*, not (Linear|Piecewise)"
+    if part == "averaging":
+        message = "averaging must be None or a share .*, not (Linear|Piecewise)"
+    with pytest.raises(ValueError, match=message):
+        make(algorithm, **with_one(name, schedule))
 
 
 @pytest.mark.parametrize(("algorithm", "name"), WITH_SCHEDULES[:-1])
 def test_a_schedule_is_fine_where_it_is_meant(algorithm: type[Any], name: str) -> None:
-    make(algorithm, **{**SMALL, name: LinearSchedule(0.5, 0.4, 0.5)})
+    make(algorithm, **with_one(name, LinearSchedule(0.5, 0.4, 0.5)))
     with pytest.raises(ValueError, match="finite numbers"):
-        make(algorithm, **{**SMALL, name: PiecewiseLinear([(0, 0.5), (10, np.nan)])})
+        make(algorithm, **with_one(name, PiecewiseLinear([(0, 0.5), (10, np.nan)])))
 
 
 def test_text_is_no_number() -> None:
@@ -177,8 +203,8 @@ def test_a_buffer_holds_a_batch(algorithm: type[Any]) -> None:
     with pytest.raises(ValueError, match=r"buffer_size must be at least 32, to hold a batch of 32 transitions.*not 1"):
         model.learn(100)
     make(algorithm, {}, {}, **{**SMALL, "buffer_size": 32, "learning_starts": 10}).learn(60)
-    with pytest.raises(ValueError, match="buffer_size must be at least 5"):
-        make(algorithm, *[{}] * 5, **{**SMALL, "buffer_size": 4, "batch_size": 2}).learn(100)
+    with pytest.raises(ValueError, match="buffer_size must be at least 9"):
+        make(algorithm, *[{}] * 9, **{**SMALL, "buffer_size": 8, "batch_size": 8}).learn(100)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

@@ -16,9 +16,12 @@ from sb3_caps import CAPS
 from sb3_caps.caps.acting import ActingNetwork
 from sb3_caps.caps.policies import CAPSPolicy, OptionEstimates, OptionQNetwork
 from sb3_caps.common.buffers import OptionReplayBufferSamples
-from tests.toy_world import LENGTH, Corridor, go_left, go_right
+from tests.paper import paper
+from tests.toy_world import LEFT, LENGTH, RIGHT, Corridor, go_left, go_right
 
 CELLS = np.eye(LENGTH, dtype=np.float32)
+# Without copies of the network: the paper's rule, and ours with the values that sources share with actions
+SETTINGS: list[dict[str, Any]] = [paper(), {"policy_kwargs": {"averaging": None}, "safe": False}]
 
 
 class DuelingNetwork(OptionQNetwork):
@@ -32,7 +35,13 @@ class DuelingNetwork(OptionQNetwork):
         hidden = self.q_net[:-1](self.extract_features(obs, self.features_extractor))
         advantages = self.q_net[-1](hidden)
         values = self.state_value(hidden) + advantages - advantages.mean(dim=1, keepdim=True)
-        return OptionEstimates(values, self.terminations(hidden.detach()))
+        return OptionEstimates(values, self.termination_logits(hidden.detach()))
+
+    @th.no_grad()
+    def rescale(self, factor: float) -> None:
+        super().rescale(factor)
+        for parameter in self.state_value.parameters():
+            parameter.mul_(factor)
 
 
 class DuelingPolicy(CAPSPolicy):
@@ -83,32 +92,43 @@ CHANGES: list[tuple[str | type[CAPSPolicy], Callable[[CAPS], None]]] = [
 ]
 
 
+@pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize(("policy", "change"), CHANGES)
-def test_one_network_acts_learns_and_predicts(policy: str | type[CAPSPolicy], change: Callable[[CAPS], None]) -> None:
-    model = make(policy)
+def test_one_network_acts_learns_and_predicts(
+    policy: str | type[CAPSPolicy], change: Callable[[CAPS], None], settings: dict[str, Any]
+) -> None:
+    model = make(policy, **settings)
     model.learn(60)
     change(model)
+    sources = np.tile([RIGHT, LEFT], (LENGTH, 1))
     with th.no_grad():
-        values, beta = (found.numpy() for found in model.q_net(th.as_tensor(CELLS)))
+        estimates = model.policy.complete(model.q_net(th.as_tensor(CELLS)), th.as_tensor(sources))
+    values, beta = estimates.values.numpy(), estimates.terminations.numpy()
     # The rollout
-    for ours, theirs in zip(ActingNetwork(model.policy)(CELLS), (values, beta), strict=True):
+    for ours, theirs in zip(ActingNetwork(model.policy)(CELLS, sources), (values, beta), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
     # Prediction
     for ours, theirs in zip(model.policy.values_and_terminations(CELLS), (values, beta), strict=True):
         np.testing.assert_array_equal(ours, theirs)
-    np.testing.assert_array_equal(model.predict(CELLS, deterministic=True)[1][0], values.argmax(axis=1))
+    chosen = model.predict(CELLS, deterministic=True)[1][0]
+    if settings is SETTINGS[0]:
+        np.testing.assert_array_equal(chosen, values.argmax(axis=1))
+    # A source that is nearly the best one is preferred
+    assert (values[np.arange(LENGTH), chosen] >= values.max(axis=1) - 0.02).all()
     # The loss and its target
     data = model.replay_buffer.sample(16)
     with th.no_grad():
-        learned, _ = model._values_and_targets(data)
-        th.testing.assert_close(learned[0], model.q_net(data.observations).values[:16])
+        learned, _ = model._estimates_and_targets(data)
+        plain = model.policy.complete(model.q_net(data.observations), data.option_actions)
+        th.testing.assert_close(learned.values.flatten(0, 1), plain.values[: data.mask.numel()])
 
 
+@pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize(("policy", "change"), CHANGES)
 def test_the_changed_network_is_the_one_that_is_trained(
-    policy: str | type[CAPSPolicy], change: Callable[[CAPS], None]
+    policy: str | type[CAPSPolicy], change: Callable[[CAPS], None], settings: dict[str, Any]
 ) -> None:
-    model = make(policy, learning_rate=0.01)
+    model = make(policy, learning_rate=0.01, **settings)
     change(model)
     # SB3's way after a change of layers: an optimizer for the parameters that there are now
     model.policy.optimizer = th.optim.Adam(model.q_net.parameters(), lr=0.01)
@@ -125,7 +145,7 @@ def test_the_changed_network_is_the_one_that_is_trained(
 
 def test_a_rollout_acts_by_parameters_that_were_replaced_before_it() -> None:
     """Greedy from the start: what the rollout does shows which network it acts by."""
-    model = make(exploration_initial_eps=0.0, exploration_final_eps=0.0, termination=1.0, gradient_steps=0)
+    model = make(exploration_initial_eps=0.0, exploration_final_eps=0.0, gradient_steps=0, **paper(termination=1.0))
     model.learning_starts = 0
     for best in (3, 1):
         last = model.q_net.q_net[-1]
@@ -158,9 +178,9 @@ class SquaredCAPS(CAPS):
     """Another loss, as a user would write it."""
 
     def _compute_loss(self, replay_data: OptionReplayBufferSamples) -> th.Tensor:
-        values, targets = self._values_and_targets(replay_data)
+        estimates, targets = self._estimates_and_targets(replay_data)
         learned = replay_data.agreements & replay_data.mask[..., None]
-        return F.mse_loss(values[learned], targets[learned])
+        return F.mse_loss(estimates.values[learned], targets[learned])
 
 
 def test_a_loss_of_ones_own() -> None:
@@ -169,9 +189,9 @@ def test_a_loss_of_ones_own() -> None:
     model.learn(60)
     np.random.seed(0)
     data = model.replay_buffer.sample(32)
-    values, targets = model._values_and_targets(data)
+    estimates, targets = model._estimates_and_targets(data)
     learned = data.agreements & data.mask[..., None]
-    expected = ((values[learned] - targets[learned]) ** 2).mean()
+    expected = ((estimates.values[learned] - targets[learned]) ** 2).mean()
     np.random.seed(0)
     model.train(gradient_steps=1, batch_size=32)
     assert model.logger.name_to_value["train/loss"] == pytest.approx(expected.item(), rel=1e-5)

@@ -78,7 +78,8 @@ def same(first: CAPS, second: CAPS) -> bool:
 
 
 def same_buffer(first: Any, second: Any) -> bool:
-    names = ("observations", "next_observations", "actions", "rewards", "dones", "options", "agreements")
+    names = ["observations", "next_observations", "actions", "rewards", "dones", "options", "agreements"]
+    names += ["option_actions", "next_option_actions"]
     return all(np.array_equal(getattr(first, name), getattr(second, name)) for name in names)
 
 

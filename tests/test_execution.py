@@ -1,4 +1,4 @@
-"""Call-and-return: which option is active, for how long, in training and in prediction."""
+"""Call-and-return and interruption: which option is active, for how long, in training and in prediction."""
 
 from typing import Any
 
@@ -9,11 +9,14 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 
 from sb3_caps import CAPS
+from sb3_caps.common.execution import OptionExecution
+from tests.paper import paper
 from tests.toy_world import LENGTH, RIGHT, Corridor, go_left, go_right, right_then_stay
 
 
 def model_with(**kwargs: Any) -> CAPS:
-    return CAPS("MlpPolicy", Corridor(), source_policies=[go_right, go_left], seed=0, **kwargs)
+    """The paper's, with changes."""
+    return CAPS("MlpPolicy", Corridor(), source_policies=[go_right, go_left], seed=0, **paper(**kwargs))
 
 
 def set_network(model: CAPS, values: list[float], beta: list[float]) -> None:
@@ -31,7 +34,8 @@ def set_network(model: CAPS, values: list[float], beta: list[float]) -> None:
 def test_lengths_follow_the_termination(beta: float) -> None:
     """Without episode ends, the length of an execution is geometric with mean 1/β, in each environment."""
     env = make_vec_env(lambda: Corridor(horizon=10**9), n_envs=8, seed=0)
-    model = CAPS("MlpPolicy", env, source_policies=[go_left] * 20, termination=beta, seed=1, gradient_steps=0)
+    settings = paper(termination=beta, gradient_steps=0)
+    model = CAPS("MlpPolicy", env, source_policies=[go_left] * 20, seed=1, **settings)
     model.learning_starts = 40_000  # options are drawn at random all along
     model.learn(24_000)
     buffer = model.replay_buffer
@@ -43,7 +47,8 @@ def test_lengths_follow_the_termination(beta: float) -> None:
 
 def test_episode_start_chooses_anew_and_environments_differ() -> None:
     env = make_vec_env(lambda: Corridor(horizon=5), n_envs=16, seed=0)
-    model = CAPS("MlpPolicy", env, source_policies=[go_left] * 40, termination=0.0, seed=1, learning_starts=10**6)
+    settings = paper(termination=0.0, learning_starts=10**6)
+    model = CAPS("MlpPolicy", env, source_policies=[go_left] * 40, seed=1, **settings)
     model.learn(16 * 500)
     buffer = model.replay_buffer
     options, dones = buffer.options[: buffer.size()], buffer.dones[: buffer.size()]
@@ -56,14 +61,14 @@ def test_episode_start_chooses_anew_and_environments_differ() -> None:
 
 
 def test_exploration_weights() -> None:
-    model = model_with(option_weights=[3, 1, 0, 0, 0], termination=1.0, learning_starts=10**6)
+    model = model_with(exploration_kwargs={"weights": [3, 1, 0, 0, 0]}, termination=1.0, learning_starts=10**6)
     model.learn(4000)
     counts = np.bincount(model.replay_buffer.options[:4000, 0], minlength=5) / 4000
     assert counts == pytest.approx([0.75, 0.25, 0, 0, 0], abs=0.03)
 
 
 def test_one_exploration_weight_is_that_of_sources() -> None:
-    model = model_with(option_weights=0.5, termination=1.0, learning_starts=10**6)
+    model = model_with(exploration_kwargs={"weights": 0.5}, termination=1.0, learning_starts=10**6)
     model.learn(4000)
     counts = np.bincount(model.replay_buffer.options[:4000, 0], minlength=5) / 4000
     # 0.5 + 0.5 + 1 + 1 + 1 = 4
@@ -82,7 +87,8 @@ def test_greedy_choice_with_probability_one_minus_epsilon() -> None:
 
 def test_active_option_and_agreement_are_stored() -> None:
     env = make_vec_env(Corridor, n_envs=4, seed=0)
-    model = CAPS("MlpPolicy", env, source_policies=[go_right, right_then_stay], seed=0, learning_starts=10**6)
+    sources = [go_right, right_then_stay]
+    model = CAPS("MlpPolicy", env, source_policies=sources, buffer_size=2000, seed=0, learning_starts=10**6)
     model.learn(2000)
     buffer = model.replay_buffer
     position = buffer.stores[None].data[: buffer.size()].argmax(axis=-1)
@@ -91,6 +97,13 @@ def test_active_option_and_agreement_are_stored() -> None:
     taken = np.stack([np.full_like(position, RIGHT), second, *(np.full_like(position, a) for a in range(3))], axis=-1)
     np.testing.assert_array_equal(actions, np.take_along_axis(taken, options[..., None], axis=-1)[..., 0])
     np.testing.assert_array_equal(buffer.agreements[: buffer.size()], taken == actions[..., None])
+    np.testing.assert_array_equal(buffer.option_actions[: buffer.size()], taken[..., :2])
+    # What sources do where a step led to: in the next row, but for the end of an episode
+    after = buffer.stores[None].next_data[: buffer.size()].argmax(axis=-1)
+    goes_on = ~buffer.dones[: buffer.size()] | buffer.timeouts[: buffer.size()]
+    assert buffer.timeouts.any()
+    expected = np.stack([np.full_like(after, RIGHT), np.where(after < LENGTH // 2, RIGHT, 2)], axis=-1)
+    np.testing.assert_array_equal(buffer.next_option_actions[: buffer.size()][goes_on], expected[goes_on])
 
 
 def test_predict_keeps_the_active_option_as_state() -> None:
@@ -111,8 +124,11 @@ def test_predict_keeps_the_active_option_as_state() -> None:
     assert actions.tolist() == [0, 0, 0]
 
 
+INTERRUPTING: dict[str, Any] = {"policy_kwargs": {"execution": "interrupting"}}
+
+
 def test_interrupting_execution_ends_an_option_where_another_is_better() -> None:
-    model = model_with(execution="interrupting")
+    model = model_with(**INTERRUPTING)
     set_network(model, values=[1.0, 0.0, 0.0, 0.0, 0.0], beta=[0.01] * 5)
     observation = np.eye(LENGTH, dtype=np.float32)[:2]
     _, state = model.predict(observation, deterministic=True)
@@ -122,16 +138,49 @@ def test_interrupting_execution_ends_an_option_where_another_is_better() -> None
 
 
 def test_an_interruption_needs_its_margin() -> None:
-    # Option 1 is better by 4%, option 0 goes on at a margin of 5% and not at one of 3%
+    # Option 1 is better by 0.04, option 0 goes on at a margin of 0.05 and not at one of 0.03
     for margin, action in ((0.05, RIGHT), (0.03, 0)):
-        model = model_with(execution="interrupting", interruption_margin=margin)
+        model = model_with(termination_kwargs={"regularization": margin}, **INTERRUPTING)
         set_network(model, values=[0.96, 1.0, 0.0, 0.0, 0.0], beta=[0.01] * 5)
         observation = np.eye(LENGTH, dtype=np.float32)[:2]
         state = (np.zeros(2, dtype=np.int64), model.options.initial_states())
         assert model.predict(observation, state, deterministic=True)[0].tolist() == [action, action]
-        # Negative values: -1.04 is worse than -1 by 4% too
+        # Negative values: -1.04 is worse than -1 by 0.04 too
         set_network(model, values=[-1.04, -1.0, -2.0, -2.0, -2.0], beta=[0.01] * 5)
         assert model.predict(observation, state, deterministic=True)[0].tolist() == [action, action]
+        # The margin is in the unit of the values: 4% of 10 is more than either
+        set_network(model, values=[9.6, 10.0, 0.0, 0.0, 0.0], beta=[0.01] * 5)
+        assert model.predict(observation, state, deterministic=True)[0].tolist() == [0, 0]
+
+
+def test_the_margin_is_for_sources() -> None:
+    execution = OptionExecution("interrupting", margin=0.1, n_sources=2)
+    values = np.array([[0.5, 0.95, 1.0, 0.97], [0.5, 0.85, 0.9, 1.0], [1.0, 0.95, 0.9, 0.0]])
+    beta = np.zeros_like(values)
+    # A source goes on where it is not worse by more than the margin, a primitive never
+    assert execution.ends(values, beta).tolist() == [
+        [True, False, True, True],
+        [True, True, True, True],
+        [False, False, True, True],
+    ]
+    # And it is chosen there, the best of them
+    assert execution.greedy_options(values).tolist() == [1, 3, 0]
+    # Without a margin, and in call-and-return, values alone count
+    assert OptionExecution("interrupting", 0.0, 2).greedy_options(values).tolist() == [2, 3, 0]
+    assert OptionExecution("call-and-return", 0.1, 2).greedy_options(values).tolist() == [2, 3, 0]
+
+
+def test_how_options_are_executed_by_default() -> None:
+    """ρ is the margin; a fixed β is there to end options by it."""
+
+    def execution(**kwargs: Any) -> OptionExecution:
+        return CAPS("MlpPolicy", Corridor(), source_policies=[go_right, go_left], **kwargs).policy.execution
+
+    assert execution() == OptionExecution("interrupting", 0.02, 2)
+    assert execution(termination_kwargs={"regularization": 0.3}) == OptionExecution("interrupting", 0.3, 2)
+    assert execution(termination=0.5) == OptionExecution("call-and-return", 0.02, 2)
+    assert execution(termination=0.5, **INTERRUPTING) == OptionExecution("interrupting", 0.02, 2)
+    assert execution(**paper()) == OptionExecution("call-and-return", 0.005, 2)
 
 
 def test_predict_one_observation() -> None:

@@ -15,6 +15,7 @@ from stable_baselines3.common.utils import LinearSchedule
 from sb3_caps import CAPS, PiecewiseLinear
 from sb3_caps.common.buffers import OptionReplayBuffer
 from sb3_caps.common.visits import VisitCounts
+from tests.paper import paper
 from tests.test_training import trained_a_little
 from tests.toy_world import Corridor
 
@@ -39,7 +40,7 @@ def test_counts_of_dicts_tell_all_keys_apart() -> None:
 def test_the_buffer_counts_what_followed_each_step() -> None:
     """Two environments, a buffer of three rows that goes round: what fell out of it was seen all the same."""
     space = spaces.Box(0, 9, (1,), np.float32)
-    buffer = OptionReplayBuffer(6, space, spaces.Discrete(2), "cpu", 2, n_options=2, count_visits=True)
+    buffer = OptionReplayBuffer(6, space, spaces.Discrete(2), "cpu", 2, count_visits=True)
     walk = np.array([[0, 5], [1, 5], [0, 6], [1, 5], [2, 5]], dtype=np.float32)
     none = np.zeros(2, dtype=np.int64)
     for now, then in itertools.pairwise(walk):
@@ -61,7 +62,8 @@ def test_the_buffer_counts_what_followed_each_step() -> None:
 )
 def test_learning_with_a_bonus_is_learning_from_higher_rewards(bonus: Any, now: float) -> None:
     """A gradient step is that of a model without, in whose buffer the bonus stands, counted anew."""
-    model, reference = trained_a_little(exploration_bonus=bonus), trained_a_little()
+    model = trained_a_little(**paper(exploration_kwargs={"bonus": bonus}))
+    reference = trained_a_little(**paper())
     buffer = reference.replay_buffer
     rows = np.arange(buffer.pos)
     for store in buffer.stores.values():
@@ -76,7 +78,7 @@ def test_learning_with_a_bonus_is_learning_from_higher_rewards(bonus: Any, now: 
 
 
 def test_sequences_that_end_early_leave_the_loss_a_number() -> None:
-    model = trained_a_little(exploration_bonus=0.1, sequence_length=8)
+    model = trained_a_little(**paper(exploration_kwargs={"bonus": 0.1}, sequence_length=8))
     buffer = model.replay_buffer
     data = buffer.get_sequences(np.full(4, buffer.size() - 1), np.zeros(4, dtype=np.int64))
     assert not data.mask[1:].any()
@@ -88,7 +90,7 @@ def test_sequences_that_end_early_leave_the_loss_a_number() -> None:
 
 def test_a_run_goes_on_with_its_counts(tmp_path: Path) -> None:
     env = make_vec_env(Corridor, n_envs=2, seed=0)
-    model = CAPS("MlpPolicy", env, learning_starts=20, exploration_bonus=0.1, seed=0).learn(200)
+    model = CAPS("MlpPolicy", env, learning_starts=20, seed=0, **paper(exploration_kwargs={"bonus": 0.1})).learn(200)
     model.save(tmp_path / "model")
     model.save_replay_buffer(tmp_path / "buffer")
     loaded = CAPS.load(tmp_path / "model", env=env)
@@ -101,8 +103,8 @@ def test_a_run_goes_on_with_its_counts(tmp_path: Path) -> None:
 
 def test_a_buffer_without_counts_is_refused(tmp_path: Path) -> None:
     env = make_vec_env(Corridor, n_envs=2, seed=0)
-    CAPS("MlpPolicy", env, learning_starts=20, seed=0).learn(100).save_replay_buffer(tmp_path / "buffer")
-    model = CAPS("MlpPolicy", env, learning_starts=20, exploration_bonus=0.1, seed=0)
+    CAPS("MlpPolicy", env, learning_starts=20, seed=0, **paper()).learn(100).save_replay_buffer(tmp_path / "buffer")
+    model = CAPS("MlpPolicy", env, learning_starts=20, seed=0, **paper(exploration_kwargs={"bonus": 0.1}))
     model.load_replay_buffer(tmp_path / "buffer")
-    with pytest.raises(ValueError, match="exploration_bonus needs a replay buffer that counts visits"):
+    with pytest.raises(ValueError, match="A bonus needs a replay buffer that counts visits"):
         model.learn(100)

@@ -11,8 +11,9 @@ from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_caps import CAPS
-from sb3_caps.caps.exploration import epsilon_greedy
+from sb3_caps.caps.exploration import OptionExploration, epsilon_greedy
 from sb3_caps.common.visits import VisitCounts
+from tests.paper import paper
 from tests.toy_world import LENGTH, Corridor
 
 GREEDY: dict[str, Any] = {"exploration_initial_eps": 0.0, "exploration_final_eps": 0.0}
@@ -22,7 +23,7 @@ def make(n_envs: int = 2, kind: str = "box", **kwargs: Any) -> CAPS:
     env = make_vec_env(Corridor, n_envs=n_envs, seed=0, env_kwargs={"kind": kind})
     policy = {"dict": "MultiInputPolicy", "image": "CnnPolicy"}.get(kind, "MlpPolicy")
     arguments = {"termination": 1.0, "gradient_steps": 0, "learning_starts": 0, "buffer_size": 10_000, "seed": 0}
-    return CAPS(policy, env, **(arguments | kwargs))
+    return CAPS(policy, env, **paper(**(arguments | kwargs)))
 
 
 def test_actions_are_counted_for_each_observation() -> None:
@@ -48,7 +49,7 @@ def test_weights_and_rates_for_each_environment() -> None:
 
 
 def test_a_share_of_the_episodes_is_random_and_the_others_are_not() -> None:
-    model = make(n_envs=20, exploration_episodes=0.3, **GREEDY)
+    model = make(n_envs=20, exploration_kwargs={"episodes": 0.3}, **GREEDY)
     with th.no_grad():
         last = model.q_net.q_net[-1]
         assert isinstance(last, th.nn.Linear)
@@ -69,7 +70,7 @@ def test_a_share_of_the_episodes_is_random_and_the_others_are_not() -> None:
 
 def test_what_is_new_comes_first() -> None:
     """With so high an exponent an action is taken again only after all others: counts differ by one at most."""
-    model = make(n_envs=1, exploration_novelty=200.0, exploration_episodes=1.0, **GREEDY)
+    model = make(n_envs=1, exploration_kwargs={"novelty": 200.0, "episodes": 1.0}, **GREEDY)
     model.learn(60, log_interval=10**9)
     found = model.replay_buffer.action_visits(np.eye(LENGTH, dtype=np.float32), np.tile(np.arange(3), (LENGTH, 1)))
     assert found.sum() == 60
@@ -78,7 +79,7 @@ def test_what_is_new_comes_first() -> None:
 
 @pytest.mark.parametrize("kind", ["dict", "discrete", "image"])
 def test_any_observation_is_told_from_others(kind: str) -> None:
-    model = make(n_envs=1, kind=kind, exploration_novelty=200.0, exploration_episodes=1.0, **GREEDY)
+    model = make(n_envs=1, kind=kind, exploration_kwargs={"novelty": 200.0, "episodes": 1.0}, **GREEDY)
     model.learn(80, log_interval=10**9)
     counts = model.replay_buffer.action_counts
     assert counts is not None
@@ -88,10 +89,12 @@ def test_any_observation_is_told_from_others(kind: str) -> None:
     assert counts.counts.max() <= 80 // 6
 
 
-def test_weights_of_options_count_beside_novelty() -> None:
-    model = make(exploration_novelty=1.0, option_weights=[1.0, 1.0, 2.0])
+@pytest.mark.parametrize("weights", [[1.0, 1.0, 2.0], np.array([1.0, 1.0, 2.0])])
+def test_weights_of_options_count_beside_novelty(weights: Any) -> None:
+    model = make(exploration_kwargs={"novelty": 1.0, "weights": weights})
     model.learn(100, log_interval=10**9)
     buffer, exploration = model.replay_buffer, model._exploration
+    assert isinstance(exploration, OptionExploration)
     place = np.eye(LENGTH, dtype=np.float32)[[LENGTH - 1]]  # where an episode ends nothing was done yet
     fresh = exploration.random_weights(buffer.action_visits(place, np.arange(3)[None]))
     assert fresh is not None
@@ -106,7 +109,9 @@ def test_weights_of_options_count_beside_novelty() -> None:
 
 def test_observations_are_counted_as_they_were_before_they_were_normalized() -> None:
     env = VecNormalize(make_vec_env(Corridor, n_envs=2, seed=0))
-    model = CAPS("MlpPolicy", env, learning_starts=20, exploration_novelty=1.0, buffer_size=1_000, seed=0).learn(300)
+    model = CAPS(
+        "MlpPolicy", env, **paper(exploration_kwargs={"novelty": 1.0}, learning_starts=20, buffer_size=1_000, seed=0)
+    ).learn(300)
     counts = model.replay_buffer.action_counts
     assert counts is not None
     assert np.count_nonzero(counts.counts) <= 3 * (LENGTH - 1)
@@ -116,13 +121,15 @@ def test_observations_are_counted_as_they_were_before_they_were_normalized() -> 
 
 def test_a_run_goes_on_with_its_counts(tmp_path: Path) -> None:
     def started() -> CAPS:
-        return make(exploration_novelty=2.0, exploration_episodes=0.5, gradient_steps=1).learn(300)
+        return make(exploration_kwargs={"novelty": 2.0, "episodes": 0.5}, gradient_steps=1).learn(300)
 
     model = started()
     model.save(tmp_path / "model")
     model.save_replay_buffer(tmp_path / "buffer")
     loaded = CAPS.load(tmp_path / "model", env=model.get_env())
     loaded.load_replay_buffer(tmp_path / "buffer")
+    assert isinstance(loaded._exploration, OptionExploration)
+    assert isinstance(model._exploration, OptionExploration)
     np.testing.assert_array_equal(loaded._exploration.random_episodes, model._exploration.random_episodes)
     loaded.learn(100, reset_num_timesteps=False)
     counts = loaded.replay_buffer.action_counts
@@ -138,21 +145,24 @@ def test_a_run_goes_on_with_its_counts(tmp_path: Path) -> None:
 
 def test_a_buffer_without_counts_is_refused(tmp_path: Path) -> None:
     make().learn(100).save_replay_buffer(tmp_path / "buffer")
-    model = make(exploration_novelty=1.0)
+    model = make(exploration_kwargs={"novelty": 1.0})
     model.load_replay_buffer(tmp_path / "buffer")
-    with pytest.raises(ValueError, match="exploration_novelty needs a replay buffer that counts actions"):
+    with pytest.raises(ValueError, match="novelty needs a replay buffer that counts actions"):
         model.learn(100)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"exploration_episodes": 1.5}, "exploration_episodes must be a share from 0 to 1, not 1.5"),
-        ({"exploration_novelty": -1.0}, "exploration_novelty must not be negative, but is -1.0"),
-        ({"exploration_novelty": LinearSchedule(3.0, 0.0, 1.0)}, "exploration_novelty must be a number, not Linear"),
-        ({"exploration_episodes": LinearSchedule(1.0, 0.0, 1.0)}, "exploration_episodes must be a number, not Linear"),
+        ({"episodes": 1.5}, r"\['episodes'\] must be a number from 0 to 1, not 1.5"),
+        ({"novelty": -1.0}, r"\['novelty'\] must be a number of at least 0, not -1.0"),
+        ({"novelty": LinearSchedule(3.0, 0.0, 1.0)}, r"\['novelty'\] must be a number .*not Linear"),
+        ({"episodes": LinearSchedule(1.0, 0.0, 1.0)}, r"\['episodes'\] must be a number .*not Linear"),
+        ({"novelty": 1.0, "durations": "drawn"}, "novelty in exploration_kwargs needs 'durations': 'termination'"),
+        ({"durations": "forever"}, r"\['durations'\] must be one of \('drawn', 'termination'\)"),
+        ({"newness": 1.0}, "exploration_kwargs must be a dict with some of durations, share, weights.*newness"),
     ],
 )
 def test_what_cannot_be_is_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        make(**arguments)
+        make(exploration_kwargs=arguments)

@@ -16,6 +16,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 from torch import nn
 
 from sb3_caps import CAPS, PRQL, PiecewiseLinear, as_source, each, export_source
+from tests.paper import paper
 from tests.test_save_load import same_parameters
 from tests.toy_world import LENGTH, Corridor, go_right
 
@@ -62,16 +63,14 @@ def caps_model(env: Any = None, **arguments: Any) -> CAPS:
     return CAPS("MlpPolicy", Corridor() if env is None else env, **given).learn(100)
 
 
-def test_a_model_acts_and_learns_on_as_before(tmp_path: Path) -> None:
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_model_acts_and_learns_on_as_before(shared: bool, tmp_path: Path) -> None:
     arguments: dict[str, Any] = {
-        "execution": "interrupting",
-        "interruption_margin": 0.05,
-        "averaging": 0.1,
-        "initial_termination": (0.2, 0.6),
         "train_freq": (8, "step"),
         "sequence_length": 4,
-        "option_weights": [3, 1, 1, 1, 1],
-        "policy_kwargs": {"net_arch": [32]},
+        "termination_kwargs": {"regularization": 0.05, "initial": [0.2, 0.6], "target": [0.3, 0.9]},
+        "exploration_kwargs": {"durations": "termination", "weights": [3, 1, 1, 1, 1]},
+        "policy_kwargs": {"net_arch": [32], "execution": "interrupting", "averaging": 0.1, "shared_values": shared},
     }
     model = caps_model(**arguments)
     model.export(tmp_path / "model")
@@ -80,10 +79,11 @@ def test_a_model_acts_and_learns_on_as_before(tmp_path: Path) -> None:
     for name in (*arguments, "num_timesteps", "_n_updates", "exploration_rate", "gamma", "seed"):
         expected, found = getattr(model, name), getattr(loaded, name)
         if name == "policy_kwargs":
-            assert found["net_arch"] == [32]
+            assert {key: found[key] for key in expected} == expected
         else:
             assert (tuple(found) if isinstance(expected, tuple) else found) == expected, name
     assert loaded.options.names == model.options.names
+    assert loaded.policy.execution == model.policy.execution
     np.testing.assert_array_equal(actions_of(tmp_path / "model.npz", "box"), actions_of(model, "box"))
     loaded.learn(50, reset_num_timesteps=False)
     assert loaded.num_timesteps == model.num_timesteps + 56
@@ -93,6 +93,29 @@ def test_a_model_acts_and_learns_on_as_before(tmp_path: Path) -> None:
         CAPS.load(tmp_path / "model.npz", gama=0.5, trust=False)
     with pytest.raises(ValueError, match=r"no PRQL model, this is a CAPS"):
         PRQL.load(tmp_path / "model.npz")
+
+
+@pytest.mark.xfail(reason="an export has no ReturnScale: values are taken for another unit", strict=True)
+def test_values_stay_in_their_unit(tmp_path: Path) -> None:
+    model = caps_model()
+    model.export(tmp_path / "model")
+    loaded = CAPS.load(tmp_path / "model.npz", env=Corridor(), trust=False)
+    assert model._scale is not None
+    assert loaded._scale is not None
+    assert loaded._scale.value == model._scale.value > 0
+
+
+def test_a_model_of_the_paper_stays_one(tmp_path: Path) -> None:
+    model = caps_model(**paper())
+    model.export(tmp_path / "model")
+    loaded = CAPS.load(tmp_path / "model.npz", env=Corridor(), trust=False)
+    assert same_parameters(model, loaded)
+    for name in ("sequence_length", "termination_kwargs", "exploration_kwargs", "normalize_returns", "safe"):
+        assert getattr(loaded, name) == paper()[name], name
+    assert loaded.replay_buffer.prioritized_share == 0.0
+    assert loaded.policy.q_net_average is None
+    assert not loaded.policy.shared_values
+    assert loaded.policy.execution.mode == "call-and-return"
 
 
 def test_normalisation_and_a_model_of_ours_as_a_source(tmp_path: Path) -> None:

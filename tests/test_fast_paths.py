@@ -22,9 +22,12 @@ from sb3_caps.caps.targets import option_targets
 from sb3_caps.common.batches import distinct_rows, part
 from sb3_caps.common.options import OptionSet
 from sb3_caps.common.sources.evaluate import SourceStack, architecture
+from tests.paper import paper
 from tests.toy_world import Corridor, go_right
 
 ACTIONS = spaces.Discrete(5)
+# What they do in the ten cells of the corridor
+NO_SOURCES = np.zeros((10, 0), dtype=np.int64)
 SPACES: dict[str, spaces.Space] = {
     "vector": spaces.Box(-1, 1, (6,)),
     "integers": spaces.Box(0, 9, (2, 3), np.int64),
@@ -107,17 +110,22 @@ def test_a_subclass_may_do_anything_so_it_goes_alone() -> None:
 
 @pytest.mark.parametrize("kind", ["box", "discrete", "image", "dict"])
 @pytest.mark.parametrize("termination", [None, 0.3])
-def test_acting_pass_equals_the_network(kind: str, termination: float | None) -> None:
+@pytest.mark.parametrize("settings", [{}, paper()])
+def test_acting_pass_equals_the_network(kind: str, termination: float | None, settings: dict[str, Any]) -> None:
     policy = {"image": "CnnPolicy", "dict": "MultiInputPolicy"}.get(kind, "MlpPolicy")
     env = make_vec_env(lambda: Corridor(kind), n_envs=3, seed=0)
-    model = CAPS(policy, env, learning_starts=10, termination=termination, seed=0)
+    arguments: dict[str, Any] = {"learning_starts": 10, "buffer_size": 100, "termination": termination, "seed": 0}
+    model = CAPS(policy, env, source_policies=[go_right], **arguments, **settings)
     model.learn(60)
     assert model._last_obs is not None
-    network = ActingNetwork(model.policy)
+    assert model._last_option_actions is not None
+    network, sources = ActingNetwork(model.policy), model._last_option_actions[:, :1]
     assert (network.layers is not None) == (kind in ("box", "discrete"))
     with th.no_grad():
-        expected = model.q_net(model.policy.obs_to_tensor(model._last_obs)[0])
-    for ours, theirs in zip(network(model._last_obs), expected, strict=True):
+        found = model.policy.acting_net(model.policy.obs_to_tensor(model._last_obs)[0])
+        expected = model.policy.complete(found, th.as_tensor(sources))
+    both = (expected.values, expected.terminations)
+    for ours, theirs in zip(network(model._last_obs, sources), both, strict=True):
         np.testing.assert_allclose(ours, theirs.numpy(), rtol=1e-4, atol=1e-5)
 
 
@@ -125,12 +133,12 @@ def test_acting_pass_equals_the_network(kind: str, termination: float | None) ->
 def test_arrays_of_a_copy_are_its_own(copied: Any) -> None:
     model = CAPS("MlpPolicy", Corridor(), seed=0)
     observation = np.eye(10, dtype=np.float32)
-    before, _ = ActingNetwork(model.policy)(observation)
+    before, _ = ActingNetwork(model.policy)(observation, NO_SOURCES)
     twin = copied(model.policy)
     with th.no_grad():
-        twin.q_net.q_net[-1].bias += 1
-    np.testing.assert_array_equal(ActingNetwork(model.policy)(observation)[0], before)
-    np.testing.assert_allclose(ActingNetwork(twin)(observation)[0], before + 1, rtol=1e-5)
+        twin.acting_net.q_net[-1].bias += 1
+    np.testing.assert_array_equal(ActingNetwork(model.policy)(observation, NO_SOURCES)[0], before)
+    np.testing.assert_allclose(ActingNetwork(twin)(observation, NO_SOURCES)[0], before + 1, rtol=1e-5)
 
 
 def test_arrays_follow_parameters_that_learn() -> None:
@@ -139,8 +147,8 @@ def test_arrays_follow_parameters_that_learn() -> None:
     network = ActingNetwork(model.policy)
     model.policy.load_state_dict(CAPS("MlpPolicy", Corridor(), seed=1).policy.state_dict())
     with th.no_grad():
-        expected = model.q_net(th.as_tensor(observation)).values.numpy()
-    np.testing.assert_allclose(network(observation)[0], expected, rtol=1e-5, atol=1e-6)
+        expected = model.policy.acting_net(th.as_tensor(observation)).values.numpy()
+    np.testing.assert_allclose(network(observation, NO_SOURCES)[0], expected, rtol=1e-5, atol=1e-6)
 
 
 def test_many_observations_are_left_to_torch() -> None:
@@ -149,7 +157,8 @@ def test_many_observations_are_left_to_torch() -> None:
     assert network.layers is not None
     assert network.most_rows == 1
     observations = np.eye(10, dtype=np.float32)
-    np.testing.assert_allclose(network(observations)[0][:1], network(observations[:1])[0], rtol=1e-4, atol=1e-5)
+    first, _ = network(observations[:1], NO_SOURCES[:1])
+    np.testing.assert_allclose(network(observations, NO_SOURCES)[0][:1], first, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["vector", "image"])
@@ -206,7 +215,7 @@ def test_a_gradient_step_is_that_of_the_plain_loss(kind: str, sequence_length: i
     arguments: dict[str, Any] = {"sequence_length": sequence_length, "max_grad_norm": 0.05, "learning_starts": 1000}
     if kind == "wide box":  # too wide for arrays
         arguments["policy_kwargs"] = {"net_arch": [512, 512]}
-    model = CAPS(policy, env, seed=0, source_policies=[go_right], **arguments)
+    model = CAPS(policy, env, seed=0, source_policies=[go_right], **paper(**arguments))
     model.learn(60)
     with th.no_grad():
         # So that errors are on both sides of 1
@@ -251,8 +260,9 @@ def test_screens_that_are_in_a_batch_several_times_are_looked_at_once() -> None:
     obs, weights = screens[[0, 1, 0, 1, 2, 0]], th.randn(6, 3)
     looked_at: list[int] = []
     model.q_net.features_extractor.register_forward_hook(lambda _, inputs, __: looked_at.append(len(inputs[0])))
-    estimates = model.policy.evaluate(obs)
-    target_values = model.policy.evaluate(obs, model.q_net_target).values
+    no_sources = th.zeros(6, 0, dtype=th.long)
+    estimates = model.policy.evaluate(obs, no_sources)
+    target_values = model.policy.evaluate(obs, no_sources, model.q_net_target).values
     assert looked_at == [3]
     (estimates.values * weights).sum().backward()
     gradients = [parameter.grad for parameter in model.q_net.q_net.parameters()]
@@ -281,7 +291,7 @@ def test_networks_that_look_at_the_batch_see_all_of_it() -> None:
     model = CAPS("CnnPolicy", make_vec_env(lambda: Corridor("image")), policy_kwargs=extractor, seed=0)
     looked_at: list[int] = []
     model.q_net.features_extractor.register_forward_hook(lambda _, inputs, __: looked_at.append(len(inputs[0])))
-    model.policy.evaluate(th.as_tensor(observations("image", 1))[[0] * 6])
+    model.policy.evaluate(th.as_tensor(observations("image", 1))[[0] * 6], th.zeros(6, 0, dtype=th.long))
     assert looked_at == [6]
 
 

@@ -4,12 +4,15 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import pytest
 from gymnasium import spaces
 from stable_baselines3 import DQN
+from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.env_util import make_vec_env
 
 from sb3_caps import CAPS
 from sb3_caps.common.evaluation import discounted_returns
+from tests.paper import paper
 from tests.toy_world import LENGTH, RIGHT, STAY, Corridor, go_left
 
 SIZE = 12
@@ -45,43 +48,49 @@ def to_the_right(cells: np.ndarray) -> np.ndarray:
     return np.where(cells % SIZE < SIZE - 1, 3, 0)
 
 
-def test_good_sources_reach_what_dqn_does_not_in_the_same_steps() -> None:
-    arguments: dict[str, Any] = {
-        "learning_rate": 1e-3,
-        "buffer_size": 20_000,
-        "learning_starts": 200,
-        "gamma": 0.95,
-        "target_update_interval": 200,
-        "exploration_fraction": 0.5,
-        "seed": 4,
-    }
+LIKE_THE_PAPER = paper(
+    sequence_length=8, termination_kwargs={"initial": 0.2}, policy_kwargs={"execution": "interrupting"}
+)
+
+
+FIELD: dict[str, Any] = {
+    "learning_rate": 1e-3,
+    "buffer_size": 20_000,
+    "learning_starts": 200,
+    "gamma": 0.95,
+    "target_update_interval": 200,
+    "exploration_fraction": 0.5,
+}
+
+
+def share_of_the_optimum(model: BaseAlgorithm) -> float:
+    """What is learned in 5000 steps, evaluated in one episode: nothing there is random."""
+    model.learn(5000)
+    returns = discounted_returns(model, make_vec_env(Field, n_envs=1, seed=0), gamma=0.95, n_episodes=1)
+    return float(returns.mean() / 0.95 ** (2 * (SIZE - 1) - 1))
+
+
+def test_dqn_does_not_cross_the_field() -> None:
+    assert share_of_the_optimum(DQN("MlpPolicy", Field(), seed=4, **FIELD)) < 0.8
+
+
+# With defaults the goal is found late in one of these runs, and 5000 steps are too few then
+@pytest.mark.parametrize(("settings", "seeds", "n_needed"), [({}, (4, 5, 6), 2), (LIKE_THE_PAPER, (4,), 1)])
+def test_good_sources_reach_what_dqn_does_not_in_the_same_steps(
+    settings: dict[str, Any], seeds: tuple[int, ...], n_needed: int
+) -> None:
     sources = [to_the_bottom, to_the_right]
-    returns = {}
-    for name, model in {
-        "dqn": DQN("MlpPolicy", Field(), **arguments),
-        "caps": CAPS(
-            "MlpPolicy",
-            Field(),
-            source_policies=sources,
-            initial_termination=0.2,
-            sequence_length=8,
-            execution="interrupting",
-            **arguments,
-        ),
-    }.items():
-        model.learn(5000)
-        env = make_vec_env(Field, n_envs=1, seed=0)
-        returns[name] = discounted_returns(model, env, gamma=0.95, n_episodes=1).mean()
-    optimum = 0.95 ** (2 * (SIZE - 1) - 1)
-    assert returns["caps"] >= 0.8 * optimum
-    assert returns["dqn"] < 0.8 * optimum
+    models = [CAPS("MlpPolicy", Field(), source_policies=sources, seed=seed, **FIELD, **settings) for seed in seeds]
+    shares = [share_of_the_optimum(model) for model in models]
+    assert sum(share >= 0.8 for share in shares) >= n_needed, shares
 
 
 def stay(observations: np.ndarray) -> np.ndarray:
     return np.full(len(observations), STAY)
 
 
-def test_useless_sources_do_not_stop_it_from_reaching_the_optimum() -> None:
+@pytest.mark.parametrize("settings", [{}, paper(termination_kwargs={"learning_rate": 0.02})])
+def test_useless_sources_do_not_stop_it_from_reaching_the_optimum(settings: dict[str, Any]) -> None:
     env = make_vec_env(Corridor, n_envs=4, seed=0)
     model = CAPS(
         "MlpPolicy",
@@ -92,9 +101,9 @@ def test_useless_sources_do_not_stop_it_from_reaching_the_optimum() -> None:
         gamma=0.9,
         train_freq=1,
         target_update_interval=100,
-        termination_learning_rate=0.02,
         exploration_fraction=0.5,
         seed=1,
+        **settings,
     )
     model.learn(12_000)
     # From every start the option chosen is the one that walks to the end, and it is kept or chosen again

@@ -24,7 +24,7 @@ from sb3_caps.studies.monster_kong.sources import (
 from tests.toy_world import SMALL_MAP as MAP
 
 
-@pytest.mark.parametrize("algorithm", [DQN, partial(CAPS, averaging=0.1)])
+@pytest.mark.parametrize("algorithm", [DQN, partial(CAPS, policy_kwargs={"averaging": 0.1})])
 def test_standardized_layers_tell_pictures_apart(algorithm: Any) -> None:
     model = algorithm("CnnPolicy", MonsterKongVecEnv(1, MAP, "princess", "pixels"), buffer_size=1, device="cpu", seed=0)
     pictures = pictures_of_starts(MAP, "princess")

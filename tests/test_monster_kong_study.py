@@ -16,8 +16,8 @@ import pytest
 import torch as th
 from stable_baselines3 import DQN
 
-from sb3_caps import CAPS
-from sb3_caps.common.execution import Execution
+from sb3_caps import CAPS, PAPER
+from sb3_caps.common.execution import OptionExecution
 from sb3_caps.envs.monster_kong.planner import plan
 from sb3_caps.envs.monster_kong.sources import optimal_policy
 from sb3_caps.envs.monster_kong.vec_env import MonsterKongVecEnv
@@ -40,6 +40,7 @@ from sb3_caps.studies.monster_kong.sources import (
 from sb3_caps.studies.shared import checkpoints
 from sb3_caps.studies.shared.checkpoints import Checkpoints, EpochCallback
 from sb3_caps.studies.shared.runs import read_rows
+from tests.paper import paper
 from tests.toy_world import SMALL_MAP as MAP
 
 
@@ -61,14 +62,14 @@ def test_exact_evaluation_knows_the_optimum() -> None:
     np.testing.assert_array_equal(outcome.lengths, evaluate.plan.steps[evaluate.plan.starts])
 
 
-@pytest.mark.parametrize("execution", ["call-and-return", "interrupting"])
-def test_exact_evaluation_is_what_playing_gives(execution: Execution) -> None:
+@pytest.mark.parametrize("given", [PAPER, paper(policy_kwargs={"execution": "interrupting"}), {}])
+def test_exact_evaluation_is_what_playing_gives(given: dict[str, Any]) -> None:
     env = MonsterKongVecEnv(1, MAP, "princess", "features")
     sources = make_sources(MAP, "princess", "features", "planner", Path())
-    model = CAPS("MlpPolicy", env, source_policies=sources, execution=execution, seed=1, device="cpu")
+    model = CAPS("MlpPolicy", env, source_policies=sources, seed=1, device="cpu", **given)
     # Any network will do: one that chooses and ends options in all kinds of ways
     with th.no_grad():
-        for parameter in model.q_net.parameters():
+        for parameter in model.policy.acting_net.parameters():
             parameter.normal_()
     exact = ExactEvaluation(MAP, "princess", horizon=60)(model)
     starts = plan(MAP, "princess").starts
@@ -200,12 +201,17 @@ def test_a_finished_model_is_executed_as_it_was_and_otherwise(tmp_path: Path) ->
     study.execute(run)
     shares = {row.split(" | ")[0]: row.split(" | ")[1] for row in executions_table([run]).splitlines()[2:]}
     assert shares["| as learned"] == f"{read_rows(run.curve)[-1]['share']:.1%}"
-    # Asked again with these very arguments
+    # Asked again of a model that executes its options in this very way
     evaluate = ExactEvaluation(*TASKS["g2"])
-    model = CAPS.load(run.folder / "model.zip", device="cpu", execution="call-and-return", interruption_margin=0.0)
+    model = CAPS.load(run.folder / "model.zip", device="cpu")
+    model.policy.execution = OptionExecution("call-and-return")
     expected = evaluate(model).returns.mean() / evaluate.optimum
-    assert shares["| `execution` call-and-return"] == f"{expected:.1%}"
-    model = CAPS.load(run.folder / "model.zip", device="cpu", averaging=None)
+    assert shares["| call-and-return"] == f"{expected:.1%}"
+    for label, margin in (("without a margin", 0.0), ("with a margin of 0.02", 0.02)):
+        model.policy.execution = OptionExecution("interrupting", margin, n_sources=3)
+        assert shares[f"| {label}"] == f"{evaluate(model).returns.mean() / evaluate.optimum:.1%}"
+    model = CAPS.load(run.folder / "model.zip", device="cpu")
+    model.policy.q_net_average = None
     expected = evaluate(model).returns.mean() / evaluate.optimum
     assert shares["| without `averaging`"] == f"{expected:.1%}"
 
@@ -221,9 +227,12 @@ def test_the_papers_settings_are_the_papers() -> None:
     env = MonsterKongVecEnv(1, "b", "gem", "features")
     model = study.build({**run.config, "steps": 1000}, env)
     assert isinstance(model, CAPS)
-    assert model.initial_termination == 0.5
-    assert (model.sequence_length, model.execution) == (1, "call-and-return")
-    assert model.termination_regularization == 0.005
+    assert model.termination_kwargs["initial"] == 0.5
+    assert (model.sequence_length, model.policy.execution.mode) == (1, "call-and-return")
+    assert model.termination_kwargs["regularization"] == 0.005
+    assert {name: found[name] for name in PAPER if name != "policy_kwargs"} == {
+        name: value for name, value in PAPER.items() if name != "policy_kwargs"
+    }
     assert model.options.source_names == ["diamond", "coin", "princess"]
 
 

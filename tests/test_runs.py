@@ -13,7 +13,8 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.logger import configure
 from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize
 
-from sb3_caps import CAPS, PiecewiseLinear
+from sb3_caps import CAPS, PAPER, PiecewiseLinear
+from tests.paper import paper
 from tests.toy_world import Corridor, go_left, go_right, right_then_stay
 
 POLICIES = {
@@ -52,7 +53,13 @@ def test_observations_environments_and_sequences(kind: str, n_envs: int, sequenc
         {"optimize_memory_usage": True, "kind": "dict"},
         {"termination": 1.0},
         {"termination": 0.5, "sequence_length": 8},
-        {"execution": "interrupting", "initial_termination": (0.1, 0.5)},
+        {"policy_kwargs": {"execution": "interrupting"}, "termination_kwargs": {"initial": (0.1, 0.5)}},
+        PAPER,
+        paper(policy_kwargs={"execution": "interrupting"}, termination_kwargs={"initial": (0.1, 0.5)}),
+        {"policy_kwargs": {"shared_values": False, "averaging": None}},
+        {"exploration_kwargs": {"share": 1.0}, "replay_buffer_kwargs": {"prioritized_share": 1.0}},
+        {"normalize_returns": False},
+        {"safe": False},
         {"policy_kwargs": {"net_arch": [16], "activation_fn": th.nn.Tanh}},
         {"policy_kwargs": {"net_arch": []}},
         {"policy_kwargs": {"optimizer_class": th.optim.RMSprop, "optimizer_kwargs": {"alpha": 0.9}}},
@@ -104,7 +111,7 @@ def test_the_literal_call() -> None:
 @pytest.mark.parametrize("kind", ["box", "image"])
 def test_the_same_seed_gives_the_same_run_to_the_last_bit(kind: str) -> None:
     first, second, other = run(kind), run(kind), run(kind, seed=1)
-    for name in ("actions", "options", "agreements", "rewards", "dones"):
+    for name in ("actions", "options", "agreements", "option_actions", "next_option_actions", "rewards", "dones"):
         np.testing.assert_array_equal(getattr(first.replay_buffer, name), getattr(second.replay_buffer, name))
     ours, theirs = first.policy.state_dict(), second.policy.state_dict()
     assert all(th.equal(ours[key], theirs[key]) for key in ours)
@@ -148,8 +155,9 @@ def test_schedules_in_absolute_steps() -> None:
     assert by_step[300][1] == pytest.approx(1e-4)
 
 
-def test_logs(tmp_path: Path) -> None:
-    model = run(steps=40)
+@pytest.mark.parametrize("arguments", [{}, PAPER])
+def test_logs(arguments: dict[str, Any], tmp_path: Path) -> None:
+    model = run(steps=40, **arguments)
     model.set_logger(configure(str(tmp_path), ["json", "csv", "stdout"]))
     model.learn(600, log_interval=4)
     rows = [json.loads(line) for line in (tmp_path / "progress.json").read_text().splitlines()]
@@ -161,13 +169,16 @@ def test_logs(tmp_path: Path) -> None:
     assert 1 <= last["options/mean_length"] < 9
     assert 1 <= last["options/mean_agreement"] <= 3
     assert 0 < last["rollout/exploration_rate"] <= 1
-    assert {"train/loss", "train/termination_loss", "train/n_updates", "rollout/ep_rew_mean"} <= last.keys()
+    assert {"train/loss", "train/n_updates", "rollout/ep_rew_mean"} <= last.keys()
+    # β has a loss of its own where it is learned online
+    assert ("train/termination_loss" in last) == bool(arguments)
 
 
 def test_statistics_by_hand() -> None:
     """One option for good, β never ending it: its share is 1, its length that of the episodes."""
     env = make_vec_env(lambda: Corridor(horizon=5), n_envs=1, seed=0)
-    model = CAPS("MlpPolicy", env, source_policies=[go_left], termination=0.0, option_weights=[1, 0, 0, 0])
+    arguments = paper(termination=0.0, exploration_kwargs={"weights": [1, 0, 0, 0]})
+    model = CAPS("MlpPolicy", env, source_policies=[go_left], **arguments)
     model.learning_starts = 10**6
     logger = configure(None, [])
     model.set_logger(logger)

@@ -14,6 +14,7 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_caps import CAPS, PiecewiseLinear
 from sb3_caps.common.execution import OptionExecution
+from tests.paper import paper
 from tests.toy_world import LENGTH, Corridor, go_left, go_right, right_then_stay
 
 SOURCES = [go_right, right_then_stay]
@@ -38,11 +39,13 @@ def test_load_brings_everything_back(tmp_path: Path) -> None:
         exploration_schedule=PiecewiseLinear([(0, 1.0), (200, 0.1)]),
         learning_starts=50,
         sequence_length=4,
-        execution="interrupting",
-        interruption_margin=0.02,
-        target_termination=LinearSchedule(0.1, 0.3, 1.0),
-        option_weights=[2, 1, 1, 1, 1, 1],
-        termination_learning_rate=0.01,
+        termination_kwargs={
+            "learning_rate": 0.01,
+            "regularization": 0.03,
+            "target": LinearSchedule(0.1, 0.3, 1.0),
+        },
+        exploration_kwargs={"durations": "termination", "weights": [2, 1, 1, 1, 1, 1]},
+        policy_kwargs={"averaging": 0.05},
         seed=0,
     )
     model.learn(400)
@@ -55,10 +58,17 @@ def test_load_brings_everything_back(tmp_path: Path) -> None:
     assert all(th.equal(state["state"][0][key], loaded_state["state"][0][key]) for key in ("exp_avg", "exp_avg_sq"))
     assert loaded.policy.termination_optimizer.param_groups[0]["lr"] == 0.01
     assert loaded.exploration_rate == pytest.approx(0.1)
-    assert loaded.policy.execution == OptionExecution("interrupting", 0.02)
+    assert loaded.policy.execution == OptionExecution("interrupting", 0.03, n_sources=3)
     assert loaded._now("target_termination") == pytest.approx(0.3)
-    for attribute in ("sequence_length", "execution", "num_timesteps", "option_weights", "_n_updates"):
+    for attribute in ("sequence_length", "num_timesteps", "exploration_kwargs", "policy_kwargs", "_n_updates"):
         assert getattr(loaded, attribute) == getattr(model, attribute)
+    assert model._scale is not None
+    assert loaded._scale is not None
+    assert loaded._scale.value == model._scale.value == 1.0
+    assert model._trials is not None
+    assert loaded._trials is not None
+    assert loaded._trials.source_returns == model._trials.source_returns
+    assert loaded._trials.kept_returns == model._trials.kept_returns
     observations = np.eye(LENGTH, dtype=np.float32)
     np.testing.assert_array_equal(
         loaded.predict(observations, deterministic=True)[0], model.predict(observations, deterministic=True)[0]
@@ -68,7 +78,8 @@ def test_load_brings_everything_back(tmp_path: Path) -> None:
     assert loaded.lr_schedule(loaded._current_progress_remaining) == pytest.approx(1e-4)
 
 
-def test_resumed_training_equals_uninterrupted_training(tmp_path: Path) -> None:
+@pytest.mark.parametrize("settings", [{}, paper()])
+def test_resumed_training_equals_uninterrupted_training(settings: dict[str, Any], tmp_path: Path) -> None:
     """The same environments, the same random numbers, the buffer saved beside the model: the same run."""
 
     def second_half(model: CAPS) -> CAPS:
@@ -76,7 +87,7 @@ def test_resumed_training_equals_uninterrupted_training(tmp_path: Path) -> None:
         return model.learn(200, reset_num_timesteps=False)
 
     def first_half(env: VecEnv) -> CAPS:
-        return CAPS("MlpPolicy", env, source_policies=SOURCES, seed=1, learning_starts=50).learn(304)
+        return CAPS("MlpPolicy", env, source_policies=SOURCES, seed=1, learning_starts=50, **settings).learn(304)
 
     whole = second_half(first_half(corridors()))
     env = corridors()
@@ -97,6 +108,8 @@ def test_replay_buffer_keeps_options_and_agreements(tmp_path: Path) -> None:
     other = CAPS("MlpPolicy", corridors(), source_policies=SOURCES, seed=2)
     other.load_replay_buffer(tmp_path / "buffer")
     assert other.replay_buffer.size() == 152
+    for name in ("option_actions", "next_option_actions", "priorities"):
+        np.testing.assert_array_equal(getattr(other.replay_buffer, name), getattr(model.replay_buffer, name))
     for name in ("options", "agreements", "actions", "rewards", "dones", "timeouts"):
         np.testing.assert_array_equal(getattr(other.replay_buffer, name), getattr(model.replay_buffer, name))
 
@@ -177,8 +190,11 @@ def test_failed_save_leaves_the_old_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("saved", "wanted"), [(None, 0.2), (0.2, None), (0.2, 0.1)])
 def test_averaging_may_change_when_loading(saved: float | None, wanted: float | None, tmp_path: Path) -> None:
-    CAPS("MlpPolicy", corridors(), learning_starts=20, averaging=saved, seed=0).learn(100).save(tmp_path / "model")
-    model = CAPS.load(tmp_path / "model", env=corridors(), averaging=wanted)
+    arguments: dict[str, Any] = {"learning_starts": 20, "policy_kwargs": {"averaging": saved}, "seed": 0}
+    CAPS("MlpPolicy", corridors(), **arguments).learn(100).save(tmp_path / "model")
+    # SB3 refuses other `policy_kwargs` among the arguments
+    changed = {"policy_kwargs": {"averaging": wanted}}
+    model = CAPS.load(tmp_path / "model", env=corridors(), custom_objects=changed)
     assert (model.policy.q_net_average is None) == (wanted is None)
     if saved is None:
         # The average starts as the network

@@ -66,11 +66,14 @@ def test_compressed_observations_say_why_they_are_no_array() -> None:
             getattr(model.replay_buffer, name)
 
 
-def test_steps_without_options_teach_no_option_anything() -> None:
-    """Users extend a buffer with steps of their own, also where others were."""
-    model = CAPS("MlpPolicy", Corridor(), buffer_size=32, learning_starts=1000).learn(40)
+def test_steps_without_options_teach_primitives_and_no_source() -> None:
+    """Users extend a buffer with steps of their own, also where others were: what sources would do is not known."""
+    model = CAPS("MlpPolicy", Corridor(), source_policies=[go_right], buffer_size=32, learning_starts=1000).learn(40)
     buffer: Any = model.replay_buffer
+    assert buffer.agreements[..., 0].any()
     steps = [getattr(buffer, name).copy() for name in ("observations", "next_observations", "actions", "rewards")]
     buffer.extend(*steps, buffer.dones.copy(), [[{"TimeLimit.truncated": np.array([False])}]] * 32)
-    assert not buffer.agreements.any()
+    assert not buffer.agreements[..., 0].any()
+    np.testing.assert_array_equal(buffer.agreements[..., 1:], np.eye(3, dtype=bool)[buffer.actions])
     assert buffer.size() == 32
+    model.train(gradient_steps=1, batch_size=32)

@@ -4,17 +4,29 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from stable_baselines3 import DQN
 from stable_baselines3.common.utils import LinearSchedule
 
-from sb3_caps import PiecewiseLinear
-from sb3_caps.common.settings import SCHEDULES, algorithm_arguments, config_file, entries, make_schedules, settings
+from sb3_caps import CAPS, PAPER, PiecewiseLinear
+from sb3_caps.common.checks import constructor_arguments
+from sb3_caps.common.settings import (
+    GROUPS,
+    RUN_KEYS,
+    SCHEDULES,
+    algorithm_arguments,
+    config_file,
+    entries,
+    make_schedules,
+    settings,
+)
 from sb3_caps.envs.monster_kong.env import HORIZON
 from sb3_caps.studies import demo
 from sb3_caps.studies.grid_networks import study as grid_networks
 from sb3_caps.studies.monster_kong.methods import ALL_METHODS, PRESETS, arguments_of, horizon_of
+from sb3_caps.studies.reuse.runs import get_method
 
 # One training step for every four transitions: the paper counts its schedules in training steps
-PAPER: dict[str, Any] = {
+PAPER_DQN: dict[str, Any] = {
     "learning_rate": PiecewiseLinear([(0, 1e-4), (2_500_000 * 4, 5e-5)], 6_250_000),
     "buffer_size": 1_000_000,
     "learning_starts": 50_000,
@@ -27,7 +39,15 @@ PAPER: dict[str, Any] = {
     "exploration_initial_eps": 1.0,
     "exploration_final_eps": 0.05,
 }
-PAPER_CAPS = {"termination_learning_rate": 0.00025, "termination_regularization": 0.005, "initial_termination": 0.5}
+PAPER_CAPS: dict[str, Any] = {
+    "sequence_length": 1,
+    "termination_kwargs": {"learning_rate": 0.00025, "regularization": 0.005, "initial": 0.5, "target": None},
+    "exploration_kwargs": {"durations": "termination"},
+    "normalize_returns": False,
+    "safe": False,
+    "replay_buffer_kwargs": {"prioritized_share": 0.0},
+    "policy_kwargs": {"execution": "call-and-return", "shared_values": False, "averaging": None},
+}
 RECOMMENDED: dict[str, Any] = {
     "learning_rate": LinearSchedule(5e-4, 5e-5, 1.0),
     "buffer_size": 400_000,
@@ -42,20 +62,30 @@ RECOMMENDED: dict[str, Any] = {
     "exploration_final_eps": 0.05,
 }
 RECOMMENDED_CAPS: dict[str, Any] = {
-    "initial_termination": 0.12,
-    "target_termination": LinearSchedule(0.12, 0.2, 0.8),
     "sequence_length": 16,
-    "option_weights": 1 / 3,
-    "greedy_temperature": LinearSchedule(0.02, 0.001, 0.3),
-    "execution": "interrupting",
-    "interruption_margin": 0.01,
-    "averaging": 0.003,
-    "exploration_bonus": LinearSchedule(0.01, 0.0, 0.4),
-    "exploration_episodes": 0.25,
-    "exploration_novelty": 3.0,
+    "termination_kwargs": {
+        "learning_rate": 0.00025,
+        "regularization": 0.005,
+        "initial": 0.12,
+        "target": LinearSchedule(0.12, 0.2, 0.8),
+    },
+    "exploration_kwargs": {
+        "durations": "termination",
+        "weights": 1 / 3,
+        "temperature": LinearSchedule(0.02, 0.001, 0.3),
+        "bonus": LinearSchedule(0.01, 0.0, 0.4),
+        "episodes": 0.25,
+        "novelty": 3.0,
+    },
+    "normalize_returns": False,
+    "safe": False,
+    "replay_buffer_kwargs": {"prioritized_share": 0.0},
+    # The average moves as far in a rollout of four gradient steps, or of two, as 0.003 would take it at once
+    "policy_kwargs": {"execution": "interrupting", "shared_values": False, "averaging": 0.00075},
 }
 FEATURES: dict[str, Any] = {"policy_kwargs": {"net_arch": [128, 128]}}
 PIXELS: dict[str, Any] = {"batch_size": 64, "gradient_steps": 2, "buffer_size": 200_000, "policy_kwargs": {}}
+PIXELS_CAPS: dict[str, Any] = {"policy_kwargs": {"averaging": 0.0015}}
 GRID: dict[str, Any] = {
     "learning_rate": 1e-3,
     "buffer_size": 50_000,
@@ -70,10 +100,21 @@ GRID: dict[str, Any] = {
 }
 
 
+def merged(*parts: dict[str, Any]) -> dict[str, Any]:
+    """Later arguments in place of earlier ones, and groups of them as well."""
+    found: dict[str, Any] = {}
+    for part in parts:
+        for name, value in part.items():
+            found[name] = {**found.get(name, {}), **value} if isinstance(value, dict) else value
+    return found
+
+
 def same(found: dict[str, Any], wanted: dict[str, Any]) -> None:
     assert found.keys() == wanted.keys()
     for name, value in wanted.items():
-        if isinstance(value, (LinearSchedule, PiecewiseLinear)):
+        if isinstance(value, dict):
+            same(found[name], value)
+        elif isinstance(value, (LinearSchedule, PiecewiseLinear)):
             for remaining in (1.0, 0.9, 0.5, 0.1, 0.0):
                 assert found[name](remaining) == value(remaining), name
         else:
@@ -91,22 +132,28 @@ def config(method: str, preset: str, observation: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("method", "wanted"),
     [
-        ("caps", PAPER | PAPER_CAPS),
-        ("caps-0.5", PAPER | PAPER_CAPS | {"termination": 0.5}),
-        ("dqn", PAPER),
-        ("ops-tl", PAPER),
+        ("caps", PAPER_DQN | PAPER_CAPS),
+        ("dqn", PAPER_DQN),
+        ("ops-tl", PAPER_DQN),
     ],
 )
 @pytest.mark.parametrize("observation", ["features", "pixels"])
 def test_the_papers_preset(method: str, wanted: dict[str, Any], observation: str) -> None:
     asked = config(method, "paper", observation)
     assert (asked["steps"], horizon_of(asked)) == (125 * 12_500 * 4, HORIZON)
-    same(arguments_of(asked), wanted | (FEATURES if observation == "features" else {}))
+    same(arguments_of(asked), merged(wanted, FEATURES if observation == "features" else {}))
+
+
+def test_fixed_terminations_in_the_papers_preset() -> None:
+    found = arguments_of(config("caps-0.5", "paper", "pixels"))
+    wanted = merged(PAPER_DQN, PAPER_CAPS, {"termination": 0.5})
+    del wanted["termination_kwargs"]["target"]
+    same(found, wanted)
 
 
 def test_prql_explores_by_reuse_alone_in_the_paper() -> None:
     found = arguments_of(config("prql", "paper", "pixels"))
-    without = {name: value for name, value in PAPER.items() if name != "exploration_fraction"}
+    without = {name: value for name, value in PAPER_DQN.items() if name != "exploration_fraction"}
     same(found, without | {"exploration_initial_eps": 0.0, "exploration_final_eps": 0.0})
 
 
@@ -122,53 +169,73 @@ def test_prql_explores_by_reuse_alone_in_the_paper() -> None:
 def test_the_recommended_preset(method: str, wanted: dict[str, Any]) -> None:
     asked = config(method, "recommended", "features")
     assert (asked["steps"], horizon_of(asked)) == (400_000, 100)
-    same(arguments_of(asked), wanted | FEATURES)
+    same(arguments_of(asked), merged(wanted, FEATURES))
     # As long as there is: a schedule goes with the length of a run, and a buffer is no larger than it can get
     short = arguments_of({**asked, "steps": 1000})
-    same(short, wanted | FEATURES | {"buffer_size": 1000})
+    same(short, merged(wanted, FEATURES, {"buffer_size": 1000}))
     pixels = config(method, "recommended", "pixels")
     assert (pixels["steps"], horizon_of(pixels)) == (200_000, 100)
-    same(arguments_of(pixels), wanted | PIXELS)
+    same(arguments_of(pixels), merged(wanted, PIXELS, PIXELS_CAPS if method == "caps" else {}))
 
 
 def test_methods_change_what_they_say() -> None:
-    same(
-        arguments_of(config("caps-1", "recommended", "features")),
-        {name: value for name, value in (RECOMMENDED | RECOMMENDED_CAPS).items() if name != "target_termination"}
-        | FEATURES
-        | {"termination": 1.0},
-    )
+    recommended = merged(RECOMMENDED, RECOMMENDED_CAPS, FEATURES)
+    without_target = merged(recommended, {"termination": 1.0})
+    del without_target["termination_kwargs"]["target"]
+    same(arguments_of(config("caps-1", "recommended", "features")), without_target)
     source_features = arguments_of(config("dqn-source-features", "recommended", "pixels"))
     same(source_features, RECOMMENDED | FEATURES)
     ablations = [name for name in ALL_METHODS if name.startswith("caps-without-")]
-    assert ablations == [f"caps-without-{name.replace('_', '-')}" for name in RECOMMENDED_CAPS]
-    without_execution = arguments_of(config("caps-without-execution", "recommended", "features"))
-    assert not {"execution", "interruption_margin"} & without_execution.keys()
+    parts = ["sequence-length", "target", "weights", "temperature", "bonus", "episodes", "novelty"]
+    assert ablations == [f"caps-without-{part}" for part in parts]
+    for part in parts:
+        wanted = merged(recommended)
+        for group in (wanted, wanted["termination_kwargs"], wanted["exploration_kwargs"]):
+            group.pop(part.replace("-", "_"), None)
+        same(arguments_of(config(f"caps-without-{part}", "recommended", "features")), wanted)
+    # What one method leaves out, the others keep
+    same(arguments_of(config("caps", "recommended", "features")), recommended)
 
 
 def test_the_grid_with_networks() -> None:
     assert (grid_networks.GAMMA, grid_networks.N_ENVS, grid_networks.STEPS) == (0.95, 8, 30_000)
-    own: dict[str, dict[str, Any]] = {
-        "caps": {
-            "sequence_length": 8,
-            "execution": "interrupting",
-            "option_weights": 1 / 3,
-            "greedy_temperature": LinearSchedule(0.02, 0.001, 0.5),
-            "exploration_bonus": LinearSchedule(0.05, 0.0, 0.5),
-        },
-        "caps-paper": PAPER_CAPS,
-        "dqn": {},
-    }
+    # CAPS learns with its defaults
+    own: dict[str, dict[str, Any]] = {"caps": {}, "caps-paper": PAPER_CAPS, "dqn": {}}
     for method, wanted in own.items():
         same(algorithm_arguments(grid_networks.ENTRIES[method], 30_000), GRID | wanted)
 
 
 def test_the_demo() -> None:
     assert (demo.GAMMA, demo.N_ENVS, demo.STEPS) == (0.95, 8, 24_000)
-    same(algorithm_arguments(demo.ENTRIES["DQN"], 24_000), GRID)
-    own = {"sequence_length": 8, "execution": "interrupting"}
-    own |= {"termination_learning_rate": 0.5, "termination_regularization": 0.02}
-    same(algorithm_arguments(demo.ENTRIES["CAPS"], 24_000), GRID | own)
+    for algorithm in ("DQN", "CAPS"):
+        same(algorithm_arguments(demo.ENTRIES[algorithm], 24_000), GRID)
+
+
+def test_the_paper_is_one_word_and_the_same_everywhere() -> None:
+    """``PAPER``, the entries of the zoo and the method of the reuse suite, argument by argument."""
+    same(PAPER, PAPER_CAPS)
+    file = config_file("caps")
+    assert file is not None
+    named = {name: entry for name, entry in entries(file).items() if name.endswith(("@paper", "@networks_paper"))}
+    assert {
+        "sb3_caps/MonsterKong-v0@paper",
+        "sb3_caps/Grid-v0@paper",
+        "sb3_caps/Grid-v0@networks_paper",
+    } <= named.keys()
+    theirs = {"paper of the reuse suite": dict(get_method("caps-paper").arguments), **named}
+    for name, entry in theirs.items():
+        for argument, value in PAPER.items():
+            found = entry[argument]
+            if argument == "policy_kwargs":
+                # A network is that of the task
+                found = {key: part for key, part in found.items() if key != "net_arch"}
+            assert found == value, (name, argument)
+        # Nothing else that is new: all other arguments are DQN's
+        others = entry.keys() - PAPER.keys() - RUN_KEYS - {"policy", "source_policies", "exploration_schedule"}
+        assert others <= constructor_arguments(DQN).keys(), name
+    # Whatever CAPS has beside DQN and has a choice of, the paper says
+    new = constructor_arguments(CAPS).keys() - constructor_arguments(DQN).keys()
+    assert new - PAPER.keys() == {"source_policies", "termination", "exploration_schedule"}
 
 
 @pytest.mark.parametrize("algo", ["caps", "dqn", "prql", "ops_tl"])
@@ -180,6 +247,8 @@ def test_every_entry_of_the_package_can_be_made(algo: str) -> None:
             made = algorithm_arguments(entry, 1000)
             assert not {"n_timesteps", "n_envs", "policy", "source_policies"} & made.keys()
             assert not any(isinstance(made.get(key), (list, dict)) for key in SCHEDULES), name
+            for group, keys in GROUPS.items():
+                assert not any(isinstance(made.get(group, {}).get(key), dict) for key in keys), name
     # What a caller changes stays with the caller
     entry = settings(algo, "CartPole-v1")
     entry["policy_kwargs"]["net_arch"].append(1)
@@ -189,14 +258,21 @@ def test_every_entry_of_the_package_can_be_made(algo: str) -> None:
 def test_schedules_in_steps_and_in_shares_of_a_run() -> None:
     given = {
         "learning_rate": [[0, "1e-2"], [100, 1e-3]],
-        "exploration_bonus": {"start": 1, "end": 0, "end_fraction": 0.5},
+        "exploration_kwargs": {"bonus": {"start": 1, "end": 0, "end_fraction": 0.5}, "temperature": 0.1},
+        "termination_kwargs": {"target": [[0, 0.5], [200, "1e-1"]], "initial": [0.2, 0.4]},
     }
-    made = make_schedules({**given, "gamma": 0.9, "greedy_temperature": 0.1}, 200)
+    made = make_schedules({**given, "gamma": 0.9}, 200)
     assert made.keys() == given.keys()
     assert [made["learning_rate"](remaining) for remaining in (1.0, 0.75, 0.5, 0.0)] == [1e-2, 5.5e-3, 1e-3, 1e-3]
-    assert [made["exploration_bonus"](remaining) for remaining in (1.0, 0.75, 0.5, 0.0)] == [1.0, 0.5, 0.0, 0.0]
-    with pytest.raises(ValueError, match="exploration_bonus needs start, end and end_fraction"):
-        make_schedules({"exploration_bonus": {"begin": 1.0}}, 200)
+    bonus, target = made["exploration_kwargs"]["bonus"], made["termination_kwargs"]["target"]
+    assert [bonus(remaining) for remaining in (1.0, 0.75, 0.5, 0.0)] == [1.0, 0.5, 0.0, 0.0]
+    assert [target(remaining) for remaining in (1.0, 0.0)] == [0.5, 0.1]
+    # What is no schedule stays as it is, a pair for sources and primitives too
+    assert (made["exploration_kwargs"]["temperature"], made["termination_kwargs"]["initial"]) == (0.1, [0.2, 0.4])
+    pair = make_schedules({"termination_kwargs": {"target": [0.1, 1.0]}}, 200)
+    assert pair == {"termination_kwargs": {"target": [0.1, 1.0]}}
+    with pytest.raises(ValueError, match="bonus needs start, end and end_fraction"):
+        make_schedules({"exploration_kwargs": {"bonus": {"begin": 1.0}}}, 200)
 
 
 @pytest.mark.parametrize(("text", "message"), [("a: [1, 2\nb: 3", "is no valid YAML"), ("- 1", "needs an entry for")])

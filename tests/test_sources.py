@@ -20,6 +20,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 from sb3_caps import CAPS, OPSTL, PRQL, as_source, each
 from sb3_caps.common.options import OptionSet
+from tests.paper import paper
 from tests.toy_world import LENGTH, RIGHT, Corridor, MaskableCorridor, go_left, go_right, positions
 
 OBSERVATIONS = np.eye(LENGTH, dtype=np.float32)
@@ -194,16 +195,18 @@ def test_sources_are_not_trained_and_keep_nothing_alive() -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        {"execution": "interrupting"},
-        {"execution": "interrupting", "interruption_margin": 0.5},
-        {"termination": 0.6},
-        {"averaging": 0.05, "initial_termination": 0.9},
+        paper(policy_kwargs={"execution": "interrupting"}, termination_kwargs={"initial": 0.1, "regularization": 0.0}),
+        paper(policy_kwargs={"execution": "interrupting"}, termination_kwargs={"initial": 0.1, "regularization": 0.5}),
+        paper(termination=0.6),
+        paper(policy_kwargs={"averaging": 0.05}, termination_kwargs={"initial": 0.9}),
+        {"safe": False},
+        {},
     ],
 )
 def test_a_saved_caps_model_keeps_how_it_acts(arguments: dict[str, Any], tmp_path: Path) -> None:
     env = make_vec_env(Corridor, n_envs=2, seed=0)
-    arguments = {"initial_termination": 0.1, "source_policies": [go_right, go_left], **arguments}
-    model: Any = CAPS("MlpPolicy", env, seed=3, learning_starts=10, **arguments).learn(50)
+    arguments = {"source_policies": [go_right, go_left], "seed": 3, "learning_starts": 10, **arguments}
+    model: Any = CAPS("MlpPolicy", env, **arguments).learn(50)
     # Values that differ from state to state, and from their average
     th.nn.init.normal_(model.q_net.q_net[-1].weight)
     model.save(tmp_path / "model")
@@ -252,7 +255,9 @@ def test_sources_see_original_observations_under_vec_normalize(tmp_path: Path) -
     env = VecNormalize(venv)
     model = CAPS("MlpPolicy", env, source_policies=[source], seed=0)
     model.learn(300)
-    assert all(set(np.unique(observations)) == {0.0, 1.0} for observations in source.seen)
+    # But for what truncated episodes ended in: VecNormalize gives those normalized, and clips what is rare
+    n_inexact = sum(set(np.unique(observations)) != {0.0, 1.0} for observations in source.seen)
+    assert n_inexact <= np.count_nonzero(model.replay_buffer.timeouts)
     # The learner saw something else
     assert isinstance(model._last_obs, np.ndarray)
     assert not np.array_equal(model._last_obs, source.seen[-1])
@@ -316,7 +321,7 @@ def test_what_a_source_writes_into_its_observations_stays_its_own(kind: str, map
         writer = as_source(spoil)
     policy = {"box": "MlpPolicy", "image": "CnnPolicy", "dict": "MultiInputPolicy"}[kind]
     env = make_vec_env(lambda: Corridor(kind), n_envs=2, seed=0)
-    model = CAPS(policy, env, source_policies=[shown, writer, seen], seed=0, buffer_size=100)
+    model = CAPS(policy, env, source_policies=[shown, writer, seen], seed=0, buffer_size=100, sequence_length=1)
     model.learn(20)
     observations: Any = env.reset()
     before = copy.deepcopy(observations)

@@ -21,7 +21,9 @@ def sequences(
         dones=th.as_tensor(dones),
         options=unused,
         agreements=th.as_tensor(agreements),
+        option_actions=unused,
         mask=th.as_tensor(mask),
+        places=unused.numpy(),
     )
 
 

@@ -1,8 +1,10 @@
-"""Steps of training: option values by replay, terminations online, against independent computations."""
+"""Steps of training by the paper's rule and by the default one, against independent computations."""
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch as th
@@ -13,31 +15,37 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from torch.nn import functional as F
 
 from sb3_caps import CAPS, PiecewiseLinear
+from tests.paper import paper
 from tests.toy_world import Corridor, go_left, go_right, right_then_stay
 
 SOURCES = [go_right, right_then_stay, go_left]
 
 
 def trained_a_little(**kwargs: Any) -> CAPS:
-    """A model with a filled buffer, an untrained network and a logger."""
+    """A model of the paper with a filled buffer, an untrained network and a logger."""
     env = make_vec_env(Corridor, n_envs=2, seed=0)
-    model = CAPS("MlpPolicy", env, seed=3, source_policies=SOURCES, learning_starts=400, **kwargs)
+    model = CAPS("MlpPolicy", env, seed=3, source_policies=SOURCES, learning_starts=400, **paper(**kwargs))
     model.learn(400)
     model.set_logger(configure(None, []))
     return model
 
 
+def terminations(model: CAPS, hidden: th.Tensor) -> th.Tensor:
+    return th.sigmoid(model.q_net.termination_logits(hidden))
+
+
 def slow_loss(model: CAPS, rows: np.ndarray, envs: np.ndarray) -> th.Tensor:
     """Algorithm 2 with double Q, transition by transition and option by option."""
     buffer, losses = model.replay_buffer, []
-    for row, env in zip(rows, envs, strict=True):
+    agreements = buffer.agreements[rows, envs]
+    for i, (row, env) in enumerate(zip(rows, envs, strict=True)):
         observation = th.as_tensor(buffer.stores[None].get(np.array([row]), np.array([env])))
         successor = th.as_tensor(buffer.stores[None].get_next(np.array([row]), np.array([env])))
         with th.no_grad():
             online, target = model.q_net(successor).values[0], model.q_net_target(successor).values[0]
             beta = model.q_net(successor).terminations[0]
         terminal = bool(buffer.dones[row, env]) and not bool(buffer.timeouts[row, env])
-        for option, agrees in enumerate(buffer.agreements[row, env]):
+        for option, agrees in enumerate(agreements[i]):
             if agrees:
                 u = (1 - beta[option]) * target[option] + beta[option] * target[online.argmax()]
                 wanted = float(buffer.rewards[row, env]) + (0.0 if terminal else 0.99 * u)
@@ -68,15 +76,154 @@ def test_one_gradient_step_equals_the_slow_one() -> None:
         th.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-6)
 
 
+class SlowRule:
+    """
+    The default rule for one option of one step at a time, written down from its description.
+
+    :param model: with sequences in its buffer
+    """
+
+    def __init__(self, model: CAPS) -> None:
+        self.model, self.buffer = model, model.replay_buffer
+        self.gamma, self.n_sources, self.rho = 0.99, len(SOURCES), 0.02
+        self.scale = self.largest_return()
+
+    def largest_return(self) -> float:
+        """The largest discounted sum of rewards since the start of an episode."""
+        largest = 0.0
+        for env in range(self.buffer.n_envs):
+            total = 0.0
+            for row in range(self.buffer.size()):
+                total = self.gamma * total + float(self.buffer.rewards[row, env])
+                largest = max(largest, abs(total))
+                if self.buffer.dones[row, env]:
+                    total = 0.0
+        return largest
+
+    def sequence(self, row: int, env: int) -> list[tuple[int, int]]:
+        """Up to eight steps of one episode."""
+        steps = [(row, env)]
+        while len(steps) < 8 and not self.buffer.dones[steps[-1]] and steps[-1][0] + 1 < self.buffer.size():
+            steps.append((steps[-1][0] + 1, env))
+        return steps
+
+    def state(self, step: tuple[int, int], after: bool = False) -> th.Tensor:
+        store = self.buffer.stores[None]
+        read = store.get_next if after else store.get
+        return th.as_tensor(read(np.array([step[0]]), np.array([step[1]])))
+
+    def action(self, option: int, state: th.Tensor) -> int:
+        """π_i(s) of a source, a of the primitive that takes it."""
+        return int(SOURCES[option](state.numpy())[0]) if option < self.n_sources else option - self.n_sources
+
+    def of_options(self, outputs: th.Tensor, state: th.Tensor) -> th.Tensor:
+        """Q_O(s, i) = Q(s, π_i(s)) + D_i(s), and Q(s, a) for a primitive: likewise for terminations."""
+        q = outputs[self.n_sources :]
+        sources = [q[self.action(i, state)] + outputs[i] for i in range(self.n_sources)]
+        return th.stack([*sources, *q])
+
+    def values(self, network: Any, state: th.Tensor) -> th.Tensor:
+        return self.of_options(network.q_net(state)[0], state)
+
+    def terminations(self, state: th.Tensor) -> th.Tensor:
+        network = self.model.q_net
+        hidden = network.q_net[:-1](state).detach()
+        return th.sigmoid(self.of_options(network.termination_net(hidden)[0], state))
+
+    def loss(self, starts: list[tuple[int, int]]) -> th.Tensor:
+        losses, n_steps = [], 0
+        for start in starts:
+            steps = self.sequence(*start)
+            target = self.targets(steps)
+            n_steps += len(steps)
+            for t, step in enumerate(steps):
+                state = self.state(step)
+                values, beta = self.values(self.model.q_net, state), self.terminations(state)
+                for option in range(self.n_sources + 3):
+                    if self.action(option, state) == self.buffer.actions[step]:
+                        losses.append(F.smooth_l1_loss(values[option], th.tensor(target(t, option))))
+                    ends = values[option].item() < values.max().item() - self.rho
+                    losses.append(-0.1 * th.log(beta[option] if ends else 1 - beta[option]))
+        return th.stack(losses).sum() / n_steps
+
+    def targets(self, steps: list[tuple[int, int]]) -> Any:
+        """:return: the target of an option at a step of a sequence, by recursion"""
+
+        @cache
+        def target(t: int, option: int) -> float:
+            reward = float(self.buffer.rewards[steps[t]]) / self.scale
+            if self.buffer.dones[steps[t]] and not self.buffer.timeouts[steps[t]]:
+                return reward
+            state = self.state(steps[t], after=True)
+            with th.no_grad():
+                greedy = int(self.values(self.model.q_net, state).argmax())
+                frozen = self.values(self.model.q_net_target, state)
+
+            def value(o: int) -> float:
+                follows = t + 1 < len(steps) and self.action(o, state) == self.buffer.actions[steps[t + 1]]
+                return target(t + 1, o) if follows else float(frozen[o])
+
+            beta = 0.1 if option < self.n_sources else 1.0
+            return reward + self.gamma * ((1 - beta) * value(option) + beta * value(greedy))
+
+        return target
+
+
+def with_defaults() -> CAPS:
+    """A model of the default rule with a filled buffer, and networks in which everything differs."""
+    env = make_vec_env(
+        lambda: gym.wrappers.TransformReward(Corridor(horizon=20), lambda reward: 5 * float(reward) - 0.25),
+        n_envs=2,
+        seed=0,
+    )
+    model = CAPS("MlpPolicy", env, seed=3, source_policies=SOURCES, learning_starts=400)
+    model.learn(400)
+    model.set_logger(configure(None, []))
+    th.manual_seed(1)
+    with th.no_grad():
+        for parameter in [*model.q_net.parameters(), *model.q_net_target.parameters()]:
+            parameter.add_(0.1 * th.randn_like(parameter))
+    return model
+
+
+def test_one_gradient_step_of_the_default_rule_equals_the_slow_one() -> None:
+    model, reference = with_defaults(), with_defaults()
+    np.random.seed(5)
+    drawn = model.replay_buffer.sample(256)
+    starts = [divmod(int(place), 2) for place in drawn.places[0]]
+    assert len(starts) == 32
+    np.random.seed(5)
+    model.train(gradient_steps=1, batch_size=256)
+
+    rule = SlowRule(reference)
+    assert rule.scale > 1.5
+    assert model._scale is not None
+    assert model._scale.value == pytest.approx(rule.scale)
+    loss = rule.loss(starts)
+    assert model.logger.name_to_value["train/loss"] == pytest.approx(loss.item(), rel=1e-4)
+    reference.policy.optimizer.zero_grad()
+    loss.backward()
+    th.nn.utils.clip_grad_norm_(reference.q_net.parameters(), 10)
+    for ours, theirs in zip(model.q_net.parameters(), reference.q_net.parameters(), strict=True):
+        assert ours.grad is not None
+        th.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-6)
+    reference.policy.optimizer.step()
+    # Options are executed by the average, which is the network itself after the first step
+    assert model.policy.q_net_average is not None
+    for net in (model.q_net, model.policy.q_net_average):
+        for ours, theirs in zip(net.parameters(), reference.q_net.parameters(), strict=True):
+            th.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("target_termination", "beta"),
     [(0.25, 0.25), (lambda remaining: 0.5 - 0.3 * remaining, 0.5), (PiecewiseLinear([(0, 0.1), (800, 0.5)]), 0.3)],
 )
 def test_termination_of_the_targets_alone(target_termination: Any, beta: float) -> None:
     """With β in the targets at a number, a gradient step is that of a model whose options end with this number."""
-    settings: dict[str, Any] = {"termination_learning_rate": 0.0}
-    model = trained_a_little(target_termination=target_termination, initial_termination=0.9, **settings)
-    reference = trained_a_little(initial_termination=0.9, **settings)
+    settings: dict[str, Any] = {"learning_rate": 0.0, "initial": 0.9}
+    model = trained_a_little(termination_kwargs={**settings, "target": target_termination})
+    reference = trained_a_little(termination_kwargs=settings)
     with th.no_grad():
         reference.q_net.termination_net.bias.fill_(float(np.log(beta / (1 - beta))))
     np.random.seed(5)
@@ -86,7 +233,7 @@ def test_termination_of_the_targets_alone(target_termination: Any, beta: float) 
     for ours, theirs in zip(model.q_net.q_net.parameters(), reference.q_net.q_net.parameters(), strict=True):
         th.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
     # Options still end by the learned one
-    assert model.q_net.terminations(th.zeros(1, 64))[0].tolist() == pytest.approx([0.9] * 6)
+    assert terminations(model, th.zeros(1, 64))[0].tolist() == pytest.approx([0.9] * 6)
 
 
 def test_gradient_steps_leave_terminations_alone() -> None:
@@ -100,14 +247,16 @@ def test_gradient_steps_leave_terminations_alone() -> None:
 def arrive(model: CAPS, observations: np.ndarray, options: list[int], starts: list[bool]) -> None:
     """The online step of β in environments that have just arrived."""
     model._last_obs = observations
-    model._last_options = (np.array(options), model.options.initial_states())
-    model._last_episode_starts = np.array(starts)
+    model._last_options, model._last_episode_starts = np.array(options), np.array(starts)
+    model._last_option_actions, _ = model.options.actions(
+        observations, model.options.initial_states(), model._last_episode_starts
+    )
     model._learn_terminations()
 
 
 def test_termination_step_by_hand() -> None:
-    model = CAPS("MlpPolicy", Corridor(), termination_learning_rate=0.1, policy_kwargs={"net_arch": [2]})
-    model.termination_regularization = 0.1
+    beta = {"learning_rate": 0.1, "regularization": 0.1}
+    model = CAPS("MlpPolicy", Corridor(), **paper(termination_kwargs=beta, policy_kwargs={"net_arch": [2]}))
     first, _, last = model.q_net.q_net
     assert isinstance(first, th.nn.Linear)
     assert isinstance(last, th.nn.Linear)
@@ -125,7 +274,7 @@ def test_termination_step_by_hand() -> None:
     assert head.weight.tolist() == [[0, 0], pytest.approx([0.02, 0.03]), [0, 0]]
     assert head.bias.tolist() == pytest.approx([0, 0.01, 0])
     # So the option that was not the best one is now more likely to end there
-    assert model.q_net.terminations(th.tensor([[2.0, 3.0]]))[0, 1].item() > 0.5
+    assert terminations(model, th.tensor([[2.0, 3.0]]))[0, 1].item() > 0.5
     # and nothing but β has learned
     for old, new in zip(before, (*first.parameters(), *last.parameters()), strict=True):
         assert th.equal(old, new)
@@ -134,7 +283,8 @@ def test_termination_step_by_hand() -> None:
 def test_several_arrivals_with_one_option_add_up() -> None:
     """The objective whose gradient Equation 2 is: β weighted with the advantage, one term for each transition."""
     env = make_vec_env(Corridor, n_envs=8, seed=0)
-    model = CAPS("MlpPolicy", env, source_policies=SOURCES, termination_learning_rate=0.3, seed=0)
+    settings = paper(termination_kwargs={"learning_rate": 0.3})
+    model = CAPS("MlpPolicy", env, source_policies=SOURCES, seed=0, **settings)
     th.manual_seed(0)
     with th.no_grad():
         model.q_net.termination_net.weight.normal_()
@@ -146,7 +296,7 @@ def test_several_arrivals_with_one_option_add_up() -> None:
         tensor = th.as_tensor(observations)
         hidden = model.q_net.q_net[:-1](tensor)
         values = model.q_net(tensor).values
-        advantages = values[th.arange(8), options] - values.max(dim=1).values + model.termination_regularization
+        advantages = values[th.arange(8), options] - values.max(dim=1).values + 0.005
     beta = th.sigmoid(F.linear(hidden, weight, bias))
     (beta[th.arange(8), options] * advantages).sum().backward()
     assert weight.grad is not None
@@ -166,8 +316,7 @@ def test_online_terminations_equal_a_replay_of_the_run() -> None:
         source_policies=SOURCES,
         learning_starts=learning_starts,
         gradient_steps=0,  # the network stays as it is, so that the run can be replayed
-        termination_learning_rate=0.05,
-        termination_regularization=rho,
+        **paper(termination_kwargs={"learning_rate": 0.05, "regularization": rho}),
     )
     model.learn(200)
     buffer, trained = model.replay_buffer, model.q_net.termination_net
@@ -197,30 +346,50 @@ def test_online_terminations_equal_a_replay_of_the_run() -> None:
     th.testing.assert_close(trained.weight, head.weight, rtol=1e-3, atol=1e-6)
 
 
-def test_fixed_termination_is_never_trained() -> None:
-    model = CAPS("MlpPolicy", Corridor(), source_policies=SOURCES, termination=0.5, learning_starts=10)
+@pytest.mark.parametrize("settings", [{}, paper()])
+def test_fixed_termination_is_never_trained(settings: dict[str, Any]) -> None:
+    model = CAPS("MlpPolicy", Corridor(), source_policies=SOURCES, termination=0.5, learning_starts=10, **settings)
     model.learn(200)
     assert th.count_nonzero(model.q_net.termination_net.weight) == 0
-    assert model.q_net.terminations(th.zeros(2, 64)).tolist() == [[0.5] * 6] * 2
+    assert terminations(model, th.zeros(2, 64)).tolist() == [[0.5] * 6] * 2
 
 
-def test_initial_termination_of_sources_and_primitives() -> None:
-    model = CAPS("MlpPolicy", Corridor(), source_policies=[go_right], initial_termination=(0.1, 0.9))
-    beta = model.q_net.terminations(th.randn(5, 64))
-    th.testing.assert_close(beta, th.tensor([[0.1, 0.9, 0.9, 0.9]]).expand(5, 4))
+@pytest.mark.parametrize("shared_values", [False, True])
+def test_initial_termination_of_sources_and_primitives(shared_values: bool) -> None:
+    model = CAPS(
+        "MlpPolicy",
+        Corridor(),
+        source_policies=[go_right],
+        termination_kwargs={"initial": (0.1, 0.9)},
+        policy_kwargs={"shared_values": shared_values},
+    )
+    _, beta = model.policy.values_and_terminations(np.eye(10, dtype=np.float32))
+    np.testing.assert_allclose(beta, [[0.1, 0.9, 0.9, 0.9]] * 10, rtol=1e-5)
 
 
-def test_predict_acts_by_the_average_of_the_network(tmp_path: Path) -> None:
-    env = make_vec_env(Corridor, n_envs=2, seed=0)
-    model = CAPS("MlpPolicy", env, learning_starts=20, train_freq=1, learning_rate=0.01, averaging=0.25, seed=0)
+@pytest.mark.parametrize("gradient_steps", [1, 3])
+def test_predict_acts_by_the_average_of_the_network(gradient_steps: int, tmp_path: Path) -> None:
+    model = CAPS(
+        "MlpPolicy",
+        make_vec_env(Corridor, n_envs=2, seed=0),
+        learning_starts=20,
+        train_freq=1,
+        gradient_steps=gradient_steps,
+        learning_rate=0.01,
+        policy_kwargs={"averaging": 0.25},
+        safe=False,
+        seed=0,
+    )
     average = model.policy.q_net_average
     assert average is not None
     expected = model.q_net.state_dict()["q_net.0.weight"].clone()
     for step in range(1, 31):
-        before = model.q_net.state_dict()["q_net.0.weight"].clone()
         model.learn(2, reset_num_timesteps=step == 1)
-        # The average follows in the step, the network learns after it
-        expected = 0.75 * expected + 0.25 * before
+        if model._n_updates:
+            # A plain mean of what the network was, until that follows it less than the average is to
+            share = max(1 - 0.75**gradient_steps, gradient_steps / model._n_updates)
+            expected = (1 - share) * expected + share * model.q_net.state_dict()["q_net.0.weight"]
+    assert model._n_updates == 20 * gradient_steps
     th.testing.assert_close(average.state_dict()["q_net.0.weight"], expected)
     assert not th.allclose(model.q_net.state_dict()["q_net.0.weight"], expected, atol=1e-3)
 
@@ -251,13 +420,10 @@ def test_the_average_has_the_statistics_of_batch_normalization() -> None:
         "MlpPolicy",
         env,
         learning_starts=20,
-        averaging=0.25,
-        policy_kwargs={"features_extractor_class": NormedFeatures},
+        policy_kwargs={"features_extractor_class": NormedFeatures, "averaging": 0.25},
         seed=0,
     )
     model.learn(100)
-    model.gradient_steps = 0
-    model.learn(2, reset_num_timesteps=False)
     average = model.policy.q_net_average
     assert average is not None
     ours, theirs = average.state_dict(), model.q_net.state_dict()

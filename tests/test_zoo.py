@@ -168,10 +168,12 @@ def test_latest_run_with_a_model_is_taken(folder: Path) -> None:
 def test_resuming_keeps_the_sources_of_the_model(folder: Path) -> None:
     sources = f"source_policies:['{HERE}:balance', '{HERE}:balance']"
     first = ["train", "--env", "CartPole-v1", "-n", "120", "--save-replay-buffer", *QUICK]
-    assert main([*first, "-params", sources, "learning_starts:50"]) == 0
+    # In units of rewards: that of returns may grow, and the values with it
+    units = "normalize_returns:False"
+    assert main([*first, "-params", sources, units, "learning_starts:50"]) == 0
     saved = folder / "logs" / "caps" / "CartPole-v1_1" / "CartPole-v1.zip"
     # No gradient step in the second run: the networks have to be those of the first
-    assert main([*first, "-i", str(saved), "-params", "learning_starts:1000"]) == 0
+    assert main([*first, "-i", str(saved), "-params", units, "learning_starts:1000"]) == 0
     again = CAPS.load(saved.parents[1] / "CartPole-v1_2" / "CartPole-v1.zip")
     assert again.options.source_names == ["balance", "balance_2"]
     for ours, theirs in zip(again.q_net.parameters(), CAPS.load(saved).q_net.parameters(), strict=True):
@@ -185,7 +187,7 @@ def test_enjoy_a_saved_model(folder: Path, capsys: pytest.CaptureFixture[str]) -
     params = f"source_policies:['{HERE}:balance']"
     assert main(["train", *arguments, "-n", "60", "--eval-freq", "30", "-params", params]) == 0
     for best in ([], ["--load-best"]):
-        assert main(["enjoy", "--env", "CartPole-v1", "-f", "logs", "--no-render", "-n", "200", *best]) == 0
+        assert main(["enjoy", "--env", "CartPole-v1", "-f", "logs", "--no-render", "-n", "600", *best]) == 0
         assert "Mean reward:" in capsys.readouterr().out
 
 
@@ -199,13 +201,14 @@ def test_two_workers_share_a_study(folder: Path) -> None:
     trials = optuna.load_study(study_name="shared", storage=study[1]).trials
     assert [trial.number for trial in trials] == [0, 1, 2, 3]
     assert all(trial.state.is_finished() for trial in trials)
-    assert {"initial_termination", "sequence_length_pow", "learning_rate"} <= trials[0].params.keys()
+    assert {"termination_regularization", "sequence_length_pow", "learning_rate"} <= trials[0].params.keys()
 
     # A trial can be trained with: its numbers replace those of the config
     train = ["train", "--env", "CartPole-v1", "-n", "20", *study, "--trial-id", "1", *QUICK]
     assert main(train) == 0
     (model,) = folder.glob("logs/caps/*/CartPole-v1.zip")
-    assert CAPS.load(model).initial_termination == trials[1].params["initial_termination"]
+    wanted = {"regularization": trials[1].params["termination_regularization"]}
+    assert CAPS.load(model).termination_kwargs == wanted
 
 
 @pytest.mark.parametrize("algo", ["caps", "prql", "ops_tl", "jump_start", "qdagger"])
@@ -223,14 +226,15 @@ def test_what_is_sampled_fits_the_algorithm(algo: str) -> None:
 
 
 def test_a_sequence_fits_into_a_batch() -> None:
-    fixed = {"sequence_length_pow": 4, "batch_size_pow": 2, "initial_termination": 0.5, "net_arch": "small"}
+    fixed = {"sequence_length_pow": 4, "batch_size_pow": 2, "termination_regularization": 1e-3, "net_arch": "small"}
     fixed |= {"one_minus_gamma": 0.01, "learning_rate": 1e-4, "train_freq": 4, "subsample_steps": 1}
     fixed |= {"exploration_final_eps": 0.1, "exploration_fraction": 0.1, "target_update_interval": 10}
-    fixed |= {"termination_learning_rate": 1e-4, "termination_regularization": 1e-3}
     trial = optuna.trial.FixedTrial(fixed)
     sampled = sample_caps_params(trial, 0, 1, {"using_her_replay_buffer": False, "her_kwargs": {}})
     assert sampled["sequence_length"] == sampled["batch_size"] == 4
-    assert convert_caps_params(fixed)["sequence_length"] == 4
+    converted = convert_caps_params(fixed)
+    assert converted["sequence_length"] == 4
+    assert converted["termination_kwargs"] == sampled["termination_kwargs"] == {"regularization": 1e-3}
 
 
 @pytest.mark.parametrize("algo", ["caps", "dqn"])
@@ -287,8 +291,8 @@ def test_the_paper_settings_are_the_papers() -> None:
         "train_freq": 4,
         "learning_starts": 50_000,
         "gamma": 0.99,
-        "termination_regularization": 0.005,
-        "termination_learning_rate": 0.00025,
+        "sequence_length": 1,
+        "termination_kwargs": {"learning_rate": 0.00025, "regularization": 0.005, "initial": 0.5, "target": None},
     }
     assert {key: paper[key] for key in expected} == expected
     # 2.5 and 4.375 million training steps, one every 4 steps

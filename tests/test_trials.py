@@ -1,0 +1,340 @@
+"""What sources and learner are worth in whole episodes, and what a model acts by."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.vec_env import VecEnv, VecNormalize
+
+from sb3_caps import CAPS, as_source
+from sb3_caps.caps.policies import OptionQNetwork
+from sb3_caps.caps.trials import GREEDY, KEPT, LATEST, LEARNING, Trials
+from tests.hand_walk import LEFT, RIGHT, Walk, go_left, go_right
+
+CELLS = np.eye(5, dtype=np.float32)
+
+
+def episode(trials: Trials, role: int, *rewards: float) -> bool:
+    """One episode of one environment, and whether it made the learner worth keeping."""
+    trials.start_episodes(np.ones(1, dtype=bool), epsilon=1.0, warm_up=True)
+    trials.roles[:] = role
+    better = False
+    for step, reward in enumerate(rewards, start=1):
+        better = trials.add_step(np.array([reward]), np.array([step == len(rewards)]))
+    return better
+
+
+def after(
+    n_sources: int, sources: Sequence[Sequence[float]] = (), learner: Sequence[float] = (), gamma: float = 0.99
+) -> Trials:
+    """Trials after episodes of one step, with these returns of each source and of the learner."""
+    trials = Trials(n_sources, gamma)
+    for source, returns in enumerate(sources):
+        for each in returns:
+            episode(trials, source, each)
+    for each in learner:
+        episode(trials, GREEDY, each)
+    return trials
+
+
+def with_draws(monkeypatch: pytest.MonkeyPatch, *draws: float) -> None:
+    """Who acts is drawn by these numbers: the first for a source, the second for the learner without exploration."""
+    monkeypatch.setattr(np.random, "random", lambda size: np.array(draws))
+
+
+def test_returns_are_discounted_a_tenth_as_much_as_in_learning() -> None:
+    trials = Trials(1, gamma=0.9)
+    episode(trials, 0, 1.0, 1.0, 1.0)
+    # 1 + 0.99 + 0.99²
+    assert trials.source_returns == [[pytest.approx(2.9701)]]
+    assert trials.source_rewards == [[3.0]]
+    episode(trials, 0, 0.0, 1.0)
+    assert trials.source_returns[0][1] == pytest.approx(0.99)
+    assert (trials.source_steps, trials.steps) == (5, 5)
+    # An episode that learns is no trial
+    episode(trials, LEARNING, 9.0, 9.0)
+    assert (trials.source_steps, trials.steps) == (5, 7)
+    assert len(trials.learner_returns) == 0
+
+
+def test_every_source_is_tried_twice_in_half_of_the_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    trials, roles = Trials(3, 0.99), []
+    for draw in (0.0, 0.5, 0.49, 0.0, 0.9, 0.0, 0.0, 0.0, 0.0):
+        with_draws(monkeypatch, draw, 0.99)
+        trials.start_episodes(np.ones(1, dtype=bool), epsilon=1.0, warm_up=True)
+        roles.append(int(trials.roles[0]))
+        trials.add_step(np.zeros(1), np.ones(1, dtype=bool))
+    # The last one finds all of them tried, and no steps to spare for more
+    assert roles == [0, LEARNING, 1, 2, LEARNING, 0, 1, 2, LEARNING]
+
+
+def test_trials_that_are_under_way_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    trials = Trials(2, 0.99)
+    with_draws(monkeypatch, 0.0, 0.99)
+    trials.start_episodes(np.ones(6, dtype=bool), epsilon=1.0, warm_up=True)
+    assert trials.roles.tolist() == [0, 1, 0, 1, LEARNING, LEARNING]
+    # Only the environments that start are drawn anew; another number of them starts from nothing
+    trials.add_step(np.zeros(6), np.array([True, False, False, False, True, False]))
+    trials.start_episodes(np.array([True, False, False, False, True, False]), epsilon=1.0, warm_up=True)
+    assert trials.roles.tolist() == [LEARNING, 1, 0, 1, LEARNING, LEARNING]
+    assert trials.ages.tolist() == [0, 1, 1, 1, 0, 1]
+    trials.start_episodes(np.ones(2, dtype=bool), epsilon=1.0, warm_up=True)
+    assert trials.roles.tolist() == [1, 0]
+
+
+def test_more_trials_are_for_what_may_be_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Means of 1 and 0.9 with standard errors of 0.07 and 0.9 / √2 = 0.64: the second may be better than the first
+    trials = after(2, [[0.9, 1.1], [0.0, 1.8]])
+    with_draws(monkeypatch, 0.9, 0.99)
+
+    def drawn(steps: int) -> int:
+        trials.steps = steps
+        trials.start_episodes(np.ones(1, dtype=bool), epsilon=1.0, warm_up=True)
+        return int(trials.roles[0])
+
+    # The four steps so far may be 5% of all
+    assert trials.source_steps == 4
+    assert drawn(80) == LEARNING
+    assert drawn(81) == 1
+    trials.roles[:] = LEARNING
+    trials.source_returns[1] = [0.0, 1.8] * 10
+    assert drawn(10**6) == LEARNING, "tried twenty times"
+    # With a mean of 0.6 and an error of 0.85 / √15 = 0.22 it is not likely to be better than 1
+    trials.source_returns[1] = [0.0, 1.8] * 5 + [0.0] * 5
+    assert drawn(10**6) == 0
+    trials.roles[:] = LEARNING
+    trials.source_returns[0] = [1.0, 1.0]
+    assert drawn(10**6) == LEARNING, "always the same, so that there is nothing to find out"
+
+
+def test_a_trial_that_is_under_way_takes_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    trials = after(1, [[0.9, 1.1]])
+    with_draws(monkeypatch, 0.9, 0.99)
+    trials.steps = 100
+    trials.start_episodes(np.ones(2, dtype=bool), epsilon=1.0, warm_up=True)
+    assert trials.roles.tolist() == [0, 0]
+    for _ in range(4):
+        trials.add_step(np.zeros(2), np.zeros(2, dtype=bool))
+    # 2 steps of before and 4 of the first environment are not below 5% of 108
+    second = np.array([False, True])
+    trials.start_episodes(second, epsilon=1.0, warm_up=True)
+    assert trials.roles.tolist() == [0, LEARNING]
+    trials.steps = 121
+    trials.start_episodes(second, epsilon=1.0, warm_up=True)
+    assert trials.roles.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("draw", "epsilon", "warm_up", "role"),
+    [
+        (0.49, 0.0, False, GREEDY),
+        (0.5, 0.0, False, LEARNING),
+        (0.24, 0.5, False, GREEDY),
+        (0.25, 0.5, False, LEARNING),
+        (0.0, 1.0, False, LEARNING),
+        (0.0, 0.0, True, LEARNING),
+    ],
+)
+@pytest.mark.parametrize("n_sources", [0, 1])
+def test_when_the_learner_is_judged(
+    draw: float, epsilon: float, warm_up: bool, role: int, n_sources: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In half of the episodes when exploration is over, in none as long as all actions are random."""
+    trials = Trials(n_sources, 0.99)
+    with_draws(monkeypatch, 0.9, draw)
+    trials.start_episodes(np.ones(1, dtype=bool), epsilon, warm_up)
+    assert trials.roles.tolist() == [role]
+
+
+def test_a_learner_that_always_gets_the_same_is_judged_less_often() -> None:
+    assert after(0, learner=[1.0, 1.0]).greedy_share(0.0) == 0.5
+    assert after(0, learner=[1.0, 1.0, 1.0]).greedy_share(0.0) == 0.1
+    assert after(0, learner=[1.0, 1.0, 1.0]).greedy_share(0.5) == 0.05
+    assert after(0, learner=[1.0, 1.0, 1.0, 1.1]).greedy_share(0.0) == 0.5
+
+
+def test_when_the_learner_is_kept() -> None:
+    trials = Trials(0, 0.99)
+    # Three episodes, then the mean of up to the five latest has to be as high as ever
+    assert [episode(trials, GREEDY, each) for each in (1.0, 2.0, 3.0)] == [False, False, True]
+    assert trials.kept_returns == [1.0, 2.0, 3.0]
+    assert not episode(trials, GREEDY, 0.0)
+    assert not episode(trials, LEARNING, 99.0)
+    assert trials.kept_returns == [1.0, 2.0, 3.0]
+    assert episode(trials, GREEDY, 6.0)
+    assert trials.kept_returns == trials.kept_rewards == [1.0, 2.0, 3.0, 0.0, 6.0]
+    assert episode(trials, GREEDY, 1.0), "2.4 again: the later one is kept"
+    assert trials.kept_returns == [2.0, 3.0, 0.0, 6.0, 1.0]
+    assert not episode(trials, GREEDY, 1.9)
+    assert trials.kept_returns == [2.0, 3.0, 0.0, 6.0, 1.0]
+
+
+# A mean of 1.2 and a standard error of 0.2 / √2 = 0.141
+SOURCE = [1.0, 1.4]
+
+
+@pytest.mark.parametrize(
+    ("sources", "learner", "expected"),
+    [
+        # Nothing is known
+        ([], [], LATEST),
+        ([[], []], [], LATEST),
+        ([[9.0, 9.0], [1.0]], [], LATEST),
+        # The best source, until the learner is known
+        ([[0.5, 0.5], SOURCE], [], 1),
+        ([SOURCE, [0.5, 0.5]], [9.0, 9.0], 0),
+        # No source, or not all of them: the learner
+        ([], [1.0, 1.0, 1.0], LATEST),
+        ([SOURCE, [9.0]], [0.0, 0.0, 0.0], LATEST),
+        # Above the best source by less than a standard error of 0.141, and by more
+        ([SOURCE, [0.5, 0.5]], [1.3, 1.3, 1.3], 0),
+        ([SOURCE, [0.5, 0.5]], [1.35, 1.35, 1.35], LATEST),
+        # Both errors are 0.141, so that of the difference is 0.2, which 0.1 is below and 0.3 above
+        ([SOURCE], [1.0, 1.3, 1.6], 0),
+        ([SOURCE], [1.2, 1.5, 1.8], LATEST),
+        # As good as a source that always gets the same: the source
+        ([[1.0, 1.0]], [1.0, 1.0, 1.0], 0),
+        # A learner that was at 2 for five episodes and falls: means of 1.8, 1.6 and 1.4, two standard errors are
+        # 0.36, 0.44 and 0.44
+        ([[0.0, 0.0]], [2.0] * 5 + [1.0], LATEST),
+        ([[0.0, 0.0]], [2.0] * 5 + [1.0] * 2, LATEST),
+        ([[0.0, 0.0]], [2.0] * 5 + [1.0] * 3, KEPT),
+        ([], [2.0] * 5 + [1.0] * 5, KEPT),
+        # What is kept has to be above the best source too
+        ([[1.5, 1.5]], [2.0] * 5 + [1.0] * 5, KEPT),
+        ([[2.0, 2.0]], [2.0] * 5 + [1.0] * 5, 0),
+        ([[0.0, 0.0], [3.0, 3.0]], [2.0] * 5 + [1.0] * 5, 1),
+        # It comes back
+        ([[0.0, 0.0]], [2.0] * 5 + [1.0] * 3 + [2.0] * 5, LATEST),
+    ],
+)
+def test_what_to_act_by(sources: list[list[float]], learner: list[float], expected: int) -> None:
+    assert after(len(sources), sources, learner).acts_by() == expected
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e6])
+def test_the_unit_of_the_rewards_changes_nothing(scale: float) -> None:
+    for learner in ([1.3] * 3, [1.35] * 3, [2.0] * 5 + [1.0] * 5):
+        plain, scaled = (
+            after(1, [[unit * each for each in SOURCE]], [unit * each for each in learner]) for unit in (1.0, scale)
+        )
+        assert plain.acts_by() == scaled.acts_by()
+
+
+def always(network: OptionQNetwork, action: int) -> None:
+    """Let a network of the model below prefer one action everywhere."""
+    last = network.q_net[-1]
+    assert isinstance(last, th.nn.Linear)
+    with th.no_grad():
+        last.weight.zero_()
+        # Two sources, whose values are those of their actions, and two actions
+        last.bias.copy_(th.tensor([0.0, 0.0, float(action == LEFT), float(action == RIGHT)]))
+
+
+def walks(n_envs: int = 2) -> VecEnv:
+    return make_vec_env(Walk, n_envs, seed=0)
+
+
+def make(**kwargs: Any) -> CAPS:
+    """A model that goes left and learns too slowly to change that, with a useless source and a perfect one."""
+    arguments: dict[str, Any] = {"learning_starts": 20, "exploration_fraction": 0.1, "buffer_size": 1000, "seed": 0}
+    arguments |= {"learning_rate": 1e-12, "train_freq": 50, "normalize_returns": False, "device": "cpu"}
+    model = CAPS("MlpPolicy", walks(), **{"source_policies": [go_left, go_right], **arguments, **kwargs})
+    for network in model.policy.networks():
+        always(network, LEFT)
+    return model
+
+
+@pytest.mark.filterwarnings("ignore:The learner is not known to be better")
+def test_a_learner_that_fails_acts_as_its_best_source(tmp_path: Path) -> None:
+    model = make().learn(3000)
+    trials = model._trials
+    assert trials is not None
+    assert set(trials.learner_rewards) == {0.0}
+    assert set(trials.source_rewards[0]) == {0.0}
+    assert set(trials.source_rewards[1]) == {1.0}
+    assert model.policy.acts_by.item() == trials.best_source == 1
+    model.save(tmp_path / "model")
+    loaded = CAPS.load(tmp_path / "model", env=walks())
+    for each in (model, loaded):
+        for deterministic in (True, False):
+            actions, state = each.predict(CELLS, deterministic=deterministic)
+            assert actions.tolist() == [RIGHT] * 5
+            assert state[0].tolist() == [1] * 5, "the source is the active option"
+            actions, _ = each.predict(CELLS, state, np.zeros(5, dtype=bool), deterministic=deterministic)
+            assert actions.tolist() == [RIGHT] * 5
+        assert evaluate_policy(each, walks(), 4, warn=False) == (1.0, 0.0)
+    for given in (model, tmp_path / "model"):
+        assert as_source(given).actions(CELLS, None, np.ones(5, dtype=bool))[0].tolist() == [RIGHT] * 5
+    # What was tried goes on as well
+    assert loaded._trials is not None
+    assert loaded._trials.source_returns == trials.source_returns
+    loaded.learn(200, reset_num_timesteps=False)
+    assert loaded._trials.steps == loaded.num_timesteps
+    assert loaded.policy.acts_by.item() == 1
+
+
+def test_without_safety_a_model_acts_by_what_it_learned() -> None:
+    model = make(safe=False).learn(1000)
+    assert model.policy.acts_by.item() == LATEST
+    assert model.predict(CELLS, deterministic=True)[0].tolist() == [LEFT] * 5
+    assert evaluate_policy(model, walks(), 4, warn=False) == (0.0, 0.0)
+
+
+@pytest.mark.filterwarnings("ignore:The learner is not known to be better")
+def test_trials_are_few_and_whole() -> None:
+    """A source that is tried acts alone from the first step of an episode to its last."""
+    model = make(exploration_kwargs={"share": 0.0}, buffer_size=5000).learn(4000)
+    trials, buffer = model._trials, model.replay_buffer
+    assert trials is not None
+    n_alone = 0
+    for env in range(2):
+        options = buffer.options[: buffer.pos, env]
+        ends = np.flatnonzero(buffer.last_steps[: buffer.pos, env]) + 1
+        for each in np.split(options, ends)[:-1]:
+            assert (each == 1).all() or not (each == 1).any()
+            n_alone += bool((each == 1).all())
+    # Four steps each time: no more need be known of it, nor of the other one, which stays for twenty
+    assert n_alone == len(trials.source_returns[1]) == 2
+    assert trials.source_steps == 2 * 4 + 2 * 20
+
+
+def test_what_was_kept_is_acted_by_and_saved(tmp_path: Path) -> None:
+    model = make(policy_kwargs={"net_arch": [16]})
+    always(model.policy.q_net_kept, RIGHT)
+    assert model.predict(CELLS, deterministic=True)[0].tolist() == [LEFT] * 5
+    model.policy.acts_by.fill_(KEPT)
+    model.save(tmp_path / "model")
+    for each in (model, CAPS.load(tmp_path / "model")):
+        assert each.predict(CELLS, deterministic=True)[0].tolist() == [RIGHT] * 5
+        values, _ = each.policy.values_and_terminations(CELLS)
+        assert values.tolist() == [[0.0, 1.0, 0.0, 1.0]] * 5
+
+
+def test_the_network_is_kept_as_it_was_at_its_best() -> None:
+    """It reaches the goal until its weights are spoilt: then what is kept still does."""
+    model = make(source_policies=[go_left, go_left], exploration_initial_eps=0.0, exploration_final_eps=0.0)
+    for network in model.policy.networks():
+        always(network, RIGHT)
+    model.learn(600)
+    assert model.policy.acts_by.item() == LATEST
+    for network in (model.q_net, model.q_net_target, model.policy.acting_net):
+        always(network, LEFT)
+    model.learn(2000, reset_num_timesteps=False)
+    assert model.policy.acts_by.item() == KEPT
+    assert model.predict(CELLS, deterministic=True)[0].tolist() == [RIGHT] * 5
+    assert evaluate_policy(model, walks(), 4, warn=False) == (1.0, 0.0)
+
+
+@pytest.mark.filterwarnings("ignore:The learner is not known to be better")
+def test_what_the_task_pays_counts_and_not_what_is_made_of_it() -> None:
+    env = VecNormalize(walks())
+    model = CAPS("MlpPolicy", env, source_policies=[go_right], learning_starts=10**6, seed=0).learn(200)
+    assert env.normalize_reward(np.ones(1)).item() != pytest.approx(1.0)
+    assert model._trials is not None
+    assert model._trials.source_rewards == [[1.0, 1.0]]
