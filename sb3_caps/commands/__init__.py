@@ -19,6 +19,7 @@ COMMANDS = {
     "train": ("sb3_caps.zoo:train", "train an agent with the settings of a config (rl_zoo3)"),
     "enjoy": ("sb3_caps.zoo:enjoy", "watch a trained agent (rl_zoo3)"),
     "optimize": ("sb3_caps.zoo:optimize", "optimise hyperparameters, with any number of workers (rl_zoo3)"),
+    "explore": ("sb3_caps.commands.explore", "write a page in which to go through episodes of CAPS, step by step"),
     "plot": ("sb3_caps.commands.plot", "draw the learning curves of any runs side by side"),
     "sources": ("sb3_caps.commands.sources", "inspect source policies and see whether they fit an environment"),
     "play": ("sb3_caps.commands.play", "play an environment yourself"),

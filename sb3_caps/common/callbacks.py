@@ -30,7 +30,8 @@ class Episode(NamedTuple):
     :param observations: the observation acted on, as the learner sees it
     :param actions: the action taken
     :param options: the active option
-    :param terminations: β of every option in that state, of shape (steps, options)
+    :param values: Q_O of every option in that state, of shape (steps, options)
+    :param terminations: β of every option in that state, of the same shape
     :param rewards: the reward for the action
     :param infos: what the environment told besides
     """
@@ -38,6 +39,7 @@ class Episode(NamedTuple):
     observations: list[Observations]
     actions: np.ndarray
     options: np.ndarray
+    values: np.ndarray
     terminations: np.ndarray
     rewards: np.ndarray
     infos: list[dict[str, Any]]
@@ -173,29 +175,29 @@ def hyperparameters(model: BaseAlgorithm) -> dict[str, bool | str | float | int 
     return result
 
 
-def run_episode(model: Any, env: VecEnv) -> Episode:
+def run_episode(model: Any, env: VecEnv, max_steps: int | None = None) -> Episode:
     """
     Act deterministically for one episode.
 
     :param model: a CAPS model
     :param env: one environment
+    :param max_steps: after how many steps to leave the episode, None to go on to its end
     :return: what happened in each step
     """
     observations: list[Observations] = []
     infos: list[dict[str, Any]] = []
-    # Action, option, β and reward of each step
+    # Action, option, Q_O, β and reward of each step
     rows: list[tuple[np.ndarray, ...]] = []
     observation: Any = env.reset()
     state, start = None, np.ones(1, dtype=bool)
-    while not rows or not start[0]:
+    while not rows or not (start[0] or len(rows) == max_steps):
         action, state = model.predict(observation, state, start, deterministic=True)
         observations.append(observation)
-        _, terminations = model.policy.values_and_terminations(observation)
+        values, terminations = model.policy.values_and_terminations(observation)
         observation, reward, start, info = env.step(action)
-        rows.append((action, state[0], terminations, reward))
+        rows.append((action, state[0], values, terminations, reward))
         infos.append(info[0])
-    actions, options, terminations, rewards = (np.concatenate(column) for column in zip(*rows, strict=True))
-    return Episode(observations, actions, options, terminations, rewards, infos)
+    return Episode(observations, *(np.concatenate(column) for column in zip(*rows, strict=True)), infos)
 
 
 def draw_timeline(episode: Episode, names: list[str], n_sources: int) -> Any:
