@@ -63,8 +63,7 @@ def run(args: argparse.Namespace) -> int:
     for number, episode in enumerate(recording["episodes"], start=1):
         n_steps = len(episode["rewards"])
         print(f"episode {number}: return {sum(episode['rewards']):g} in {n_steps} steps, {episode['end']}")
-    size = args.output.stat().st_size / 1e6
-    print(f"Written to {args.output} ({size:.1f} MB): open it in a browser.")
+    print(f"Written to {args.output} ({args.output.stat().st_size // 1000:,} kB): open it in a browser.")
     return 0
 
 

@@ -40,7 +40,7 @@ function area(id, height) {
 
 function axes(svg, height, low, high) {
   const y = (value) => height - 20 - (height - 28) * (value - low) / (high - low);
-  for (const value of ticks(low, high, 4)) {
+  for (const value of ticks(low, high, 5)) {
     node(svg, "line", { class: "rule", x1: LEFT, x2: width() - RIGHT, y1: y(value), y2: y(value) });
     node(svg, "text", { x: LEFT - 6, y: y(value) + 4, "text-anchor": "end" }, shown(value));
   }
@@ -199,7 +199,7 @@ function go(to) {
   [...at("table").tBodies[0].rows].forEach((row, o) => {
     row.classList.toggle("active", !over && o === active);
     row.cells[1].textContent = shown(episode.values[t][o]);
-    row.cells[2].textContent = episode.terminations[t][o].toFixed(2);
+    row.cells[2].textContent = episode.terminations[t][o].toFixed(3);
   });
   for (const line of heads) for (const end of ["x1", "x2"]) line.setAttribute(end, x(over ? step : step + 0.5));
   moveOnMap();

@@ -49,7 +49,7 @@ def data_uri(picture: np.ndarray) -> str:
     """
     image = require("PIL.Image", "games").fromarray(picture)
     image.thumbnail((MAX_SIZE, MAX_SIZE))
-    stored, kind = _encoded(_with_palette(image), "PNG", optimize=True), "png"
+    stored, kind = _encoded(_with_palette(image), "PNG"), "png"
     if len(stored) > MAX_BYTES:
         stored, kind = min((stored, kind), (_encoded(image, "JPEG", quality=JPEG_QUALITY), "jpeg"), key=_size)
     return f"data:image/{kind};base64,{base64.b64encode(stored).decode()}"
@@ -67,13 +67,13 @@ def _encoded(image: Any, kind: str, **arguments: Any) -> bytes:
 
 def _with_palette(image: Any) -> Any:
     """The same picture with a byte for each pixel, where it has few colours enough."""
-    pixels = np.asarray(image)
-    if pixels.ndim == 2 or pixels.shape[2] != 3:
+    found = image.getcolors(256) if image.mode == "RGB" else None
+    if found is None:
         return image
+    colours = np.array(sorted(colour for _, colour in found))
     # Weights that make one number of a colour
-    colours, numbers = np.unique(pixels @ np.array([65536, 256, 1]), return_inverse=True)
-    if len(colours) > 256:
-        return image
-    result = require("PIL.Image", "games").fromarray(numbers.reshape(pixels.shape[:2]).astype(np.uint8), "P")
-    result.putpalette(np.stack([colours >> 16, colours >> 8 & 255, colours & 255], axis=1).astype(np.uint8).tobytes())
+    weights = np.array([65536, 256, 1])
+    numbers = np.searchsorted(colours @ weights, np.asarray(image) @ weights)
+    result = require("PIL.Image", "games").fromarray(numbers.astype(np.uint8))
+    result.putpalette(colours.astype(np.uint8).tobytes())
     return result

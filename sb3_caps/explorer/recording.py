@@ -88,7 +88,7 @@ def record(model: CAPS, env: VecEnv, camera: Camera, episodes: int, seed: int, m
     for _ in range(episodes):
         episode = run_episode(model, env, max_steps)
         # A VecEnv starts the next episode by itself, but `run_episode` starts one, too
-        number = len(camera.frames) - (2 if _is_over(episode) else 1)
+        number = -2 if _is_over(episode) else -1
         recorded.append(_plain(episode, camera.frames[number], camera.places[number]))
     return {
         "options": [
@@ -131,9 +131,9 @@ def grid_map_of(env: gym.Env) -> GridMap | None:
 
 
 def _map(model: CAPS, camera: Camera) -> dict[str, Any] | None:
-    """The map of the grid, with what the model does in each cell."""
+    """The map of the grid, with what the model does in each cell, where it sees cells."""
     grid_map = grid_map_of(camera)
-    if grid_map is None or model.observation_space != camera.observation_space:
+    if grid_map is None or model.observation_space != gym.spaces.Discrete(grid_map.n_cells):
         return None
     table = option_table(model, np.arange(grid_map.n_cells))
     best = table.values.argmax(axis=1)
