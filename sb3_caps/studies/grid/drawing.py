@@ -51,11 +51,14 @@ def draw_goals(ax: Any, grid_map: GridMap, goals: Mapping[str, int], colours: Ma
 
     :param ax: the axes
     :param grid_map: the map
-    :param goals: the label and the cell of each goal
+    :param goals: the label and the cell of each goal; an empty label is a dot
     :param colours: the colour of each label, that of the goal where none is given
     """
     for label, cell in goals.items():
         row, column = divmod(cell, grid_map.width)
+        if not label:
+            ax.plot(column, row, "o", color=GOAL_COLOUR, markeredgecolor="white", markersize=6, zorder=4)
+            continue
         box = {
             "boxstyle": "circle,pad=0.22",
             "facecolor": (colours or {}).get(label, GOAL_COLOUR),
