@@ -40,7 +40,7 @@ function area(id, height) {
 
 function axes(svg, height, low, high) {
   const y = (value) => height - 20 - (height - 28) * (value - low) / (high - low);
-  for (const value of ticks(low, high, 5)) {
+  for (const value of ticks(low, high, height > 100 ? 5 : 2)) {
     node(svg, "line", { class: "rule", x1: LEFT, x2: width() - RIGHT, y1: y(value), y2: y(value) });
     node(svg, "text", { x: LEFT - 6, y: y(value) + 4, "text-anchor": "end" }, shown(value));
   }
