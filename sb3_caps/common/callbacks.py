@@ -68,6 +68,7 @@ class HyperparameterLog(BaseCallback):
             )
             for summary in session:
                 self._writer.writer.file_writer.add_summary(summary)
+            self._writer.writer.flush()
 
     def _on_step(self) -> bool:
         return True
@@ -151,16 +152,17 @@ class OptionMonitor(HyperparameterLog):
         terminations = np.concatenate([self._terminations(states) for states in self._states])
         for i, name in enumerate(names):
             self._write_histogram(f"options/termination_histogram/{name}", terminations[:, i])
+        figures: dict[str, Any] = {}
         if self.eval_env is not None:
             if isinstance(self.eval_env, VecNormalize):
                 sync_envs_normalization(self.training_env, self.eval_env)
             episode = run_episode(self.model, self.eval_env)
             n_sources = self.model.options.n_sources  # type: ignore[attr-defined]
             labels = option_labels(names, n_sources, action_names(self.eval_env))
-            figures = {"timeline": draw_timeline(episode, labels, n_sources)}
+            figures["timeline"] = draw_timeline(episode, labels, n_sources)
             if self.draw is not None:
                 figures.update(self.draw(self.model, episode))
-            self._write({f"options/{name}": Figure(figure, close=True) for name, figure in figures.items()})
+        self._write({f"options/{name}": Figure(figure, close=True) for name, figure in figures.items()})
 
     def _write_histogram(self, tag: str, terminations: np.ndarray) -> None:
         """As TensorBoard's own, but from 0 to 1 whatever the values: it would zoom in on what hardly moves."""
