@@ -128,7 +128,7 @@ def test_pictures_of_the_demo(tmp_path: Path) -> None:
 
 def test_what_going_on_with_a_source_costs() -> None:
     lost = lost_shares(np.array([[0.5, 1.0, 0.9], [0.0, 0.0, 0.0], [-1.0, -2.0, -1.0]]))
-    assert np.allclose(lost, [[0.5, 0.0, 0.1], [0, 0, 0], [0, 0, 0]])
+    assert np.allclose(lost, [[0.5, 0.0, 0.1], [0.0] * 3, [0.0] * 3])
 
 
 def test_the_map_of_going_on() -> None:

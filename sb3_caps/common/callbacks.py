@@ -67,7 +67,7 @@ class HyperparameterLog(BaseCallback):
                 hyperparameters(self.model), {}
             )
             for summary in session:
-                self._writer.writer.file_writer.add_summary(summary)
+                self._writer.writer._get_file_writer().add_summary(summary)
             self._writer.writer.flush()
 
     def _on_step(self) -> bool:
@@ -217,7 +217,8 @@ def run_episode(model: Any, env: VecEnv, max_steps: int | None = None) -> Episod
         observation, reward, start, info = env.step(action)
         rows.append((action, state[0], values, terminations, reward))
         infos.append(info[0])
-    return Episode(observations, *(np.concatenate(column) for column in zip(*rows, strict=True)), infos)
+    actions, options, values, terminations, rewards = (np.concatenate(column) for column in zip(*rows, strict=True))
+    return Episode(observations, actions, options, values, terminations, rewards, infos)
 
 
 def draw_timeline(episode: Episode, names: list[str], n_sources: int) -> Any:
