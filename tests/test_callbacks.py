@@ -11,11 +11,13 @@ from matplotlib.figure import Figure
 from stable_baselines3 import DQN
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
-from stable_baselines3.common.vec_env import VecNormalize
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # type: ignore[import-untyped]
+from tensorboard.plugins.hparams.backend_context import Context  # type: ignore[import-untyped]
 
 import sb3_caps.envs  # noqa: F401 registers the grid
 from sb3_caps import CAPS, PRQL, PiecewiseLinear
+from sb3_caps.common.action_names import action_names, option_labels
 from sb3_caps.common.callbacks import (
     Episode,
     HyperparameterLog,
@@ -69,10 +71,11 @@ def test_every_tag_is_in_the_event_file(tmp_path: Path) -> None:
     # Every 200 steps, and at the end
     assert [image.step for image in events.Images("options/timeline")] == [200, 400, 500]
     histogram = events.Histograms("options/termination_histogram/balance")[0].histogram_value
-    assert histogram.num == 64
-    assert 0.4 < histogram.min <= histogram.max < 0.6
+    # All states, on an axis from 0 to 1
+    assert histogram.num == sum(histogram.bucket) == 64
+    assert (histogram.min, histogram.max) == (0, 1)
+    assert 0.4 < histogram.sum / histogram.num < 0.6
     assert [given is model for given, _ in seen] == [True] * 3
-    assert events.summary_metadata["_hparams_/experiment"] is not None
     assert events.summary_metadata["_hparams_/session_start_info"] is not None
 
 
@@ -158,14 +161,44 @@ def test_episode_is_what_evaluation_sees() -> None:
 def test_timeline_has_a_line_for_each_source_and_used_primitive() -> None:
     options = np.array([0, 0, 3, 3, 3, 0])
     terminations = np.tile([0.1, 0.2, 0.3, 0.9], (6, 1))
-    episode = Episode([], options * 0, options, terminations, np.ones(6), [{}] * 6)
+    episode = Episode([], options * 0, options, terminations * 0, terminations, np.ones(6), [{}] * 6)
     figure = draw_timeline(episode, ["a", "b", "action_0", "action_1"], n_sources=2)
     top, bottom = figure.axes
     assert [label.get_text() for label in top.get_yticklabels()] == ["a", "b", "action_1"]
     starts = [[path.get_extents().x0 for path in bars.get_paths()] for bars in top.collections]
     assert starts == [[0, 1, 5], [], [2, 3, 4]]
     assert bottom.patches[0].get_data().values.tolist() == [0.1, 0.1, 0.9, 0.9, 0.9, 0.1]
+    assert bottom.get_ylim() == (0, 1)
     assert "return 6 in 6 steps" in top.get_title()
+
+
+def test_actions_have_the_names_that_the_environment_gives_them() -> None:
+    class Meant(Corridor):
+        def get_action_meanings(self) -> list[str]:
+            return ["LEFT", "RIGHT", "NOOP"]
+
+    assert action_names(DummyVecEnv([Meant])) == ["LEFT", "RIGHT", "NOOP"]
+    assert action_names(make_vec_env("sb3_caps/GridTarget-v0")) == ["up", "down", "left", "right"]
+    assert action_names(make_vec_env("CartPole-v1")) is None
+    assert option_labels(["a", "action_0", "action_1"], 1, ["left", "right"]) == ["a", "left", "right"]
+    assert option_labels(["a", "action_0", "action_1"], 1, None) == ["a", "action_0", "action_1"]
+    # Meanings of another number of actions are of a wrapped environment's
+    assert option_labels(["a", "action_0"], 1, ["left", "right"]) == ["a", "action_0"]
+
+
+def test_the_hparams_tab_puts_first_what_differs(tmp_path: Path) -> None:
+    for gamma in (0.9, 0.99):
+        env, folder = "CartPole-v1", str(tmp_path / str(gamma))
+        DQN("MlpPolicy", env, gamma=gamma, tensorboard_log=folder).learn(5, callback=HyperparameterLog())
+    contents = {}
+    for run in tmp_path.glob("*/*"):
+        metadata = EventAccumulator(str(run)).Reload().summary_metadata
+        # An experiment would be that of one run alone
+        assert "_hparams_/experiment" not in metadata
+        contents[str(run)] = {tag: each.plugin_data.content for tag, each in metadata.items()}
+    infos = Context(None)._compute_hparam_infos(contents)
+    assert {info.name for info in infos if info.differs} == {"gamma"}
+    assert {"learning_rate", "batch_size"} < {info.name for info in infos}
 
 
 def test_maps_of_the_grid() -> None:

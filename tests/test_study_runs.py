@@ -14,7 +14,6 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_caps.studies.shared.checkpoints import Checkpoints
 from sb3_caps.studies.shared.lock import locked
-from sb3_caps.studies.shared.plots import METHOD_COLOURS, method_colours
 from sb3_caps.studies.shared.runs import Run, check_file, read_rows, set_aside, write_json, write_rows
 from sb3_caps.studies.shared.scheduler import finished_runs, run_missing
 from sb3_caps.studies.shared.statistics import (
@@ -156,13 +155,6 @@ def test_a_table_of_curves_by_hand() -> None:
     curves = {"caps": {"steps": steps, "share": shares, "seconds": 6 * steps}}
     row = steps_table(curves, {"caps": "CAPS", "dqn": "DQN"}).splitlines()[2]
     assert row == "| CAPS | 2 | 25 (2/2) | – (1/2) | – (1/2) | 90.0% (80.0% to 100.0%) | 80.0% | 5.0 |"
-
-
-def test_a_method_has_one_colour_on_every_page() -> None:
-    kong, grid = method_colours(["CAPS", "PRQL", "mine", "yours"]), method_colours(["PRQL", "theirs", "CAPS"])
-    assert kong["CAPS"] == grid["CAPS"] == METHOD_COLOURS["CAPS"]
-    assert kong["PRQL"] == grid["PRQL"]
-    assert len(set(kong.values())) == 4
 
 
 # Damaged files

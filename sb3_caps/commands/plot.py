@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sb3_caps.studies.shared.plots import new_figure, save
+from sb3_caps.studies.shared.plots import TEXT_SIZE, method_colours, new_figure, save
 from sb3_caps.studies.shared.statistics import running_mean
 
 COLUMNS = {"reward": "r", "length": "l", "success": "is_success"}
@@ -184,20 +184,21 @@ def draw_curves(curves: list[Curve], x_label: str, y_label: str, mean: bool = Fa
     """
     figure, grid = new_figure(8, 5)
     axes = grid[0, 0]
-    for label in dict.fromkeys(curve.label for curve in curves):
+    for label, colour in method_colours(list(dict.fromkeys(curve.label for curve in curves))).items():
         group = [curve for curve in curves if curve.label == label]
         if not mean:
-            for curve in group:
+            for number, curve in enumerate(group):
                 # A line through one point cannot be seen
-                axes.plot(curve.x, curve.y, label=label, linewidth=1.5, marker="o" if len(curve.x) == 1 else "")
+                marker, name = "o" if len(curve.x) == 1 else "", "" if number else label
+                axes.plot(curve.x, curve.y, label=name, color=colour, linewidth=1.5, marker=marker)
             continue
         x, rows = _on_one_axis(group)
-        marker = "o" if x[0] == x[-1] else ""
-        (line,) = axes.plot(x, rows.mean(axis=0), label=f"{label} (mean of {len(rows)})", linewidth=1.8, marker=marker)
-        axes.fill_between(x, rows.min(axis=0), rows.max(axis=0), color=line.get_color(), alpha=0.2, linewidth=0)
+        style = {"label": f"{label} (mean of {len(rows)})", "marker": "o" if x[0] == x[-1] else ""}
+        axes.plot(x, rows.mean(axis=0), color=colour, linewidth=1.8, **style)
+        axes.fill_between(x, rows.min(axis=0), rows.max(axis=0), color=colour, alpha=0.2, linewidth=0)
     axes.set(xlabel=x_label, ylabel=y_label)
     axes.grid(alpha=0.3)
-    axes.legend(fontsize=9)
+    axes.legend(fontsize=TEXT_SIZE)
     return figure
 
 

@@ -6,19 +6,22 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-import torch as th
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.logger import Figure, HParam, TensorBoardOutputFormat
+from stable_baselines3.common.logger import Figure, TensorBoardOutputFormat
 from stable_baselines3.common.type_aliases import GymEnv
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize, sync_envs_normalization
 
+from sb3_caps.common.action_names import action_names, option_labels
 from sb3_caps.common.colours import option_colour
 from sb3_caps.common.extras import require
 from sb3_caps.common.sources import Observations
 
-# Where the HParams tab finds how well a run did.
-METRICS = ("rollout/ep_rew_mean", "rollout/ep_len_mean", "rollout/success_rate", "eval/mean_reward", "train/loss")
+# A card of TensorBoard is some 310 by 240 pixels: at this size in inches letters can be read there, and more dots keep
+# them sharp when a card is made large.
+CARD, CARD_DPI = (4.2, 3.2), 200
+# β is drawn on an axis from 0 to 1, in so many parts
+TERMINATION_BINS = 25
 # Arguments of an algorithm that say nothing about what it learns.
 NOT_HYPERPARAMETERS = ("policy", "env", "verbose", "device", "tensorboard_log", "stats_window_size")
 
@@ -30,7 +33,8 @@ class Episode(NamedTuple):
     :param observations: the observation acted on, as the learner sees it
     :param actions: the action taken
     :param options: the active option
-    :param terminations: β of every option in that state, of shape (steps, options)
+    :param values: Q_O of every option in that state, of shape (steps, options)
+    :param terminations: β of every option in that state, of the same shape
     :param rewards: the reward for the action
     :param infos: what the environment told besides
     """
@@ -38,6 +42,7 @@ class Episode(NamedTuple):
     observations: list[Observations]
     actions: np.ndarray
     options: np.ndarray
+    values: np.ndarray
     terminations: np.ndarray
     rewards: np.ndarray
     infos: list[dict[str, Any]]
@@ -49,14 +54,21 @@ DrawFunction: TypeAlias = Callable[[Any, Episode], Mapping[str, Any]]
 
 class HyperparameterLog(BaseCallback):
     """
-    Writes the hyperparameters of a run to TensorBoard's HParams tab. It works with any algorithm of SB3,
-    and does nothing without TensorBoard.
+    Writes the hyperparameters of a run to TensorBoard's HParams tab, which shows those that differ between runs first.
+    It works with any algorithm of SB3, and does nothing without TensorBoard.
 
     :param verbose: Verbosity level: 0 for no output, 1 for info messages
     """
 
     def _on_training_start(self) -> None:
-        self._write({"hparams": HParam(hyperparameters(self.model), dict.fromkeys(METRICS, 0.0))})
+        if self._writer is not None:
+            # Without an "experiment" that lists the columns, TensorBoard makes them of all runs, and knows what differs
+            _, *session = require("torch.utils.tensorboard.summary", "tensorboard").hparams(
+                hyperparameters(self.model), {}
+            )
+            for summary in session:
+                self._writer.writer._get_file_writer().add_summary(summary)
+            self._writer.writer.flush()
 
     def _on_step(self) -> bool:
         return True
@@ -138,18 +150,28 @@ class OptionMonitor(HyperparameterLog):
         self._last_look = self.num_timesteps
         names = self.model.options.names  # type: ignore[attr-defined]
         terminations = np.concatenate([self._terminations(states) for states in self._states])
-        values: dict[str, Any] = {
-            f"options/termination_histogram/{name}": th.from_numpy(terminations[:, i]) for i, name in enumerate(names)
-        }
+        for i, name in enumerate(names):
+            self._write_histogram(f"options/termination_histogram/{name}", terminations[:, i])
+        figures: dict[str, Any] = {}
         if self.eval_env is not None:
             if isinstance(self.eval_env, VecNormalize):
                 sync_envs_normalization(self.training_env, self.eval_env)
             episode = run_episode(self.model, self.eval_env)
-            figures = {"timeline": draw_timeline(episode, names, self.model.options.n_sources)}  # type: ignore[attr-defined]
+            n_sources = self.model.options.n_sources  # type: ignore[attr-defined]
+            labels = option_labels(names, n_sources, action_names(self.eval_env))
+            figures["timeline"] = draw_timeline(episode, labels, n_sources)
             if self.draw is not None:
                 figures.update(self.draw(self.model, episode))
-            values.update({f"options/{name}": Figure(figure, close=True) for name, figure in figures.items()})
-        self._write(values)
+        self._write({f"options/{name}": Figure(figure, close=True) for name, figure in figures.items()})
+
+    def _write_histogram(self, tag: str, terminations: np.ndarray) -> None:
+        """As TensorBoard's own, but from 0 to 1 whatever the values: it would zoom in on what hardly moves."""
+        assert self._writer is not None
+        counts, edges = np.histogram(terminations, TERMINATION_BINS, (0.0, 1.0))
+        squares = float(np.square(terminations, dtype=np.float64).sum())
+        sums = {"num": terminations.size, "sum": float(terminations.sum(dtype=np.float64)), "sum_squares": squares}
+        buckets = {"bucket_limits": edges[1:].tolist(), "bucket_counts": counts.tolist()}
+        self._writer.writer.add_histogram_raw(tag, 0.0, 1.0, **sums, **buckets, global_step=self.num_timesteps)
 
 
 def hyperparameters(model: BaseAlgorithm) -> dict[str, bool | str | float | int | None]:
@@ -173,29 +195,30 @@ def hyperparameters(model: BaseAlgorithm) -> dict[str, bool | str | float | int 
     return result
 
 
-def run_episode(model: Any, env: VecEnv) -> Episode:
+def run_episode(model: Any, env: VecEnv, max_steps: int | None = None) -> Episode:
     """
     Act deterministically for one episode.
 
     :param model: a CAPS model
     :param env: one environment
+    :param max_steps: after how many steps to leave the episode, None to go on to its end
     :return: what happened in each step
     """
     observations: list[Observations] = []
     infos: list[dict[str, Any]] = []
-    # Action, option, β and reward of each step
+    # Action, option, Q_O, β and reward of each step
     rows: list[tuple[np.ndarray, ...]] = []
     observation: Any = env.reset()
     state, start = None, np.ones(1, dtype=bool)
-    while not rows or not start[0]:
+    while not rows or not (start[0] or len(rows) == max_steps):
         action, state = model.predict(observation, state, start, deterministic=True)
         observations.append(observation)
-        _, terminations = model.policy.values_and_terminations(observation)
+        values, terminations = model.policy.values_and_terminations(observation)
         observation, reward, start, info = env.step(action)
-        rows.append((action, state[0], terminations, reward))
+        rows.append((action, state[0], values, terminations, reward))
         infos.append(info[0])
-    actions, options, terminations, rewards = (np.concatenate(column) for column in zip(*rows, strict=True))
-    return Episode(observations, actions, options, terminations, rewards, infos)
+    actions, options, values, terminations, rewards = (np.concatenate(column) for column in zip(*rows, strict=True))
+    return Episode(observations, actions, options, values, terminations, rewards, infos)
 
 
 def draw_timeline(episode: Episode, names: list[str], n_sources: int) -> Any:
@@ -203,7 +226,7 @@ def draw_timeline(episode: Episode, names: list[str], n_sources: int) -> Any:
     Draw which option was active when, and how likely it was to end.
 
     :param episode: the episode
-    :param names: the names of all options
+    :param names: the names of all options, or what else to call them
     :param n_sources: how many of them are source policies
     :return: a figure of Matplotlib
     """
@@ -212,17 +235,20 @@ def draw_timeline(episode: Episode, names: list[str], n_sources: int) -> Any:
     # Every source has a line, also when it is not used; there may be many primitives
     rows = [i for i in range(len(names)) if i < n_sources or i in used]
     steps = np.arange(len(episode.options))
-    figure = figures.Figure(figsize=(9, 2.2 + 0.28 * len(rows)), layout="constrained")
-    top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[max(1.0, 0.28 * len(rows)), 1.0])
+    height = max(CARD[1], 1.7 + 0.2 * len(rows))
+    figure = figures.Figure(figsize=(CARD[0], height), dpi=CARD_DPI, layout="constrained")
+    top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[max(3, len(rows)), 3])
     for line, i in enumerate(rows):
         bars = [(step, 1) for step in steps[episode.options == i]]
-        top.broken_barh(bars, (line - 0.4, 0.8), color=option_colour(i, n_sources), linewidth=0)
-    top.set_yticks(range(len(rows)), [names[i] for i in rows])
+        top.broken_barh(bars, (line - 0.45, 0.9), color=option_colour(i, n_sources), linewidth=0)
+    top.set_yticks(range(len(rows)), [names[i] if len(names[i]) < 13 else f"{names[i][:11]}…" for i in rows])
     top.set_ylim(len(rows) - 0.5, -0.5)
     top.grid(axis="y", alpha=0.3)
-    top.set_title(f"active option: return {episode.rewards.sum():g} in {len(steps)} steps", fontsize=10)
-    bottom.stairs(episode.terminations[steps, episode.options], np.arange(len(steps) + 1), color="0.2", baseline=None)
+    top.set_title(f"return {episode.rewards.sum():g} in {len(steps)} steps", fontsize=11)
+    bottom.stairs(
+        episode.terminations[steps, episode.options], np.arange(len(steps) + 1), color="0.2", baseline=None, linewidth=2
+    )
     bottom.axhline(0.5, color="0.6", linestyle=":", linewidth=1)
-    bottom.set(ylim=(-0.05, 1.05), ylabel="its β", xlabel="step", xlim=(0, len(steps)))
+    bottom.set(ylim=(0, 1), ylabel="its β", xlabel="step", xlim=(0, len(steps)))
     bottom.xaxis.get_major_locator().set_params(integer=True)
     return figure

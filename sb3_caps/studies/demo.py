@@ -18,8 +18,8 @@ from sb3_caps.envs.grid.planner import evaluator
 from sb3_caps.studies.grid.drawing import draw_options, draw_termination
 from sb3_caps.studies.grid_networks.study import SOURCES, TASKS, grid_sources
 from sb3_caps.studies.shared.arguments import check_at_least
-from sb3_caps.studies.shared.options import option_table
-from sb3_caps.studies.shared.plots import INK, METHOD_COLOURS, new_figure, save, tidy
+from sb3_caps.studies.shared.options import option_table, simplest_options
+from sb3_caps.studies.shared.plots import INK, METHOD_COLOURS, TEXT_SIZE, TITLE_SIZE, new_figure, save, tidy
 
 ENTRIES = {name: settings(name.lower(), "sb3_caps/Grid-v0@demo") for name in ("DQN", "CAPS")}
 GAMMA, N_ENVS, STEPS = (ENTRIES["DQN"][key] for key in ("gamma", "n_envs", "n_timesteps"))
@@ -120,7 +120,7 @@ def _print_table(curves: dict[str, LearningCurve], optimum: float) -> None:
 
 
 def _draw_curves(curves: dict[str, LearningCurve], optimum: float, goal: str, path: Path) -> Path:
-    figure, axes = new_figure(6.4, 4.0)
+    figure, axes = new_figure(6.4, 3.8)
     ax = axes[0, 0]
     for name, curve in curves.items():
         ax.plot(
@@ -128,26 +128,29 @@ def _draw_curves(curves: dict[str, LearningCurve], optimum: float, goal: str, pa
         )
     ax.axhline(optimum, color=INK, linestyle="--", linewidth=1, label="exact optimum")
     ax.set(xlabel="environment steps", ylabel="discounted return of the greedy policy", ylim=(0, None))
-    ax.set_title(f"Learning task {goal}, with four source policies (CAPS) and without (DQN)", fontsize=10)
-    ax.legend(frameon=False, loc="lower right")
+    ax.set_title(f"Learning task {goal}, with four source policies (CAPS) and without (DQN)", fontsize=TITLE_SIZE)
+    ax.legend(frameon=False, loc="lower right", fontsize=TEXT_SIZE)
     tidy(ax)
     return save(figure, path)
 
 
 def _draw_maps(model: CAPS, grid_map: GridMap, goal: int, goal_name: str, folder: Path) -> list[Path]:
-    """The option that the model chooses in each cell, and where it would end each source."""
+    """What the model does in each cell and a source that does the same, and where it would end each source."""
     values, beta, actions = option_table(model, np.arange(grid_map.n_cells))
-    options, n_sources = values.argmax(axis=1), model.options.n_sources
+    n_sources = model.options.n_sources
+    options = simplest_options(values, actions, n_sources)
 
-    figure, axes = new_figure(7.0, 6.6)
-    title = f"The option that CAPS chooses in each cell, to reach {goal_name}"
-    chosen = actions[np.arange(len(actions)), options]
-    draw_options(axes[0, 0], grid_map, options, chosen, model.options.names, n_sources, goal, title)
+    # READMEs show these two side by side
+    figure, axes = new_figure(5.4, 5.6)
+    title = f"What CAPS does in each cell to reach {goal_name},\nand a source that does the same"
+    taken = actions[np.arange(len(actions)), options]
+    draw_options(axes[0, 0], grid_map, options, taken, model.options.names, n_sources, goal, title, goal_name)
     files = [save(figure, folder / "options.png")]
 
-    figure, axes = new_figure(11.0, 10.0, columns=2, rows=2)
+    figure, axes = new_figure(5.4, 5.6, columns=2, rows=2)
     for i, ax in enumerate(axes.flat[:n_sources]):
-        title = f"Source {model.options.names[i]}: probability β to end"
-        image = draw_termination(ax, grid_map, beta[:, i], actions[:, i], goal, title)
-    figure.colorbar(image, ax=axes, shrink=0.6, label="β")
+        title = f"source {model.options.names[i]}"
+        image = draw_termination(ax, grid_map, beta[:, i], actions[:, i], goal, title, goal_name="")
+    figure.suptitle("β: how likely each source is to end in a cell", fontsize=TITLE_SIZE, color=INK)
+    figure.colorbar(image, ax=axes, shrink=0.6, location="bottom", label="goes on (0)  –  ends (1)")
     return [*files, save(figure, folder / "terminations.png")]

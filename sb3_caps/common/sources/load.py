@@ -52,7 +52,7 @@ def as_source(
             raise ValueError(refusal(source))
         result = as_source(import_string(source))
     elif isinstance(source, (str, os.PathLike)):
-        result = _from_file(_model_file(Path(source)), observation_map is None, trust)
+        result = _from_file(model_file(Path(source)), observation_map is None, trust)
     elif isinstance(source, BaseAlgorithm):
         result = _from_policy(source.policy, type(source).__name__.lower(), source.get_vec_normalize_env())
     elif isinstance(source, BasePolicy):
@@ -119,7 +119,7 @@ def _from_file(path: Path, strict: bool, trust: bool) -> SourcePolicy:
         own = data["options"].normalizer
         normalizer = None if own is None else own.statistics
     else:
-        normalizer = _saved_normalizer(path, strict)
+        normalizer = saved_normalizer(path, strict)
     # Names like `best_model` say nothing: the folder of the run does
     says_nothing = path.stem in ("model", "rl_model") or ZOO_NAME.fullmatch(path.stem)
     return _from_policy(policy, path.parent.name if says_nothing and path.parent.name else path.stem, normalizer)
@@ -183,7 +183,7 @@ def _unusable(path: Path, error: Exception, unread: Sequence[str] = ()) -> Value
     )
 
 
-def _model_file(path: Path) -> Path:
+def model_file(path: Path) -> Path:
     """The saved model that a user's path means: a file, with or without ``.zip``, or a folder that rl_zoo3 wrote."""
     if path.is_dir():
         found = [path / "best_model.zip"] if (path / "best_model.zip").is_file() else sorted(path.glob("*.zip"))
@@ -199,7 +199,7 @@ def _model_file(path: Path) -> Path:
     return path
 
 
-def _saved_normalizer(path: Path, strict: bool) -> VecNormalize | None:
+def saved_normalizer(path: Path, strict: bool) -> VecNormalize | None:
     """
     Load the VecNormalize that was saved with a model. No other file is opened: loading it could run anything.
 

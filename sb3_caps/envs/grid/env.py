@@ -23,7 +23,7 @@ class GridEnv(gym.Env[np.int64, np.int64]):
     (-0.2, 0.2) added to both coordinates. A move whose straight path meets a wall leaves the position as it was.
 
     ## Action Space
-    `Discrete(4)`: 0 up, 1 down, 2 left, 3 right.
+    `Discrete(4)`: 0 up, 1 down, 2 left, 3 right. `action_meanings` has their names.
 
     ## Observation Space
     `Discrete(height * width)`: the cell, `row * width + column`, row 0 being the top row.
@@ -73,6 +73,7 @@ class GridEnv(gym.Env[np.int64, np.int64]):
         self.render_mode = render_mode
         self.observation_space = gym.spaces.Discrete(self.map.n_cells)
         self.action_space = gym.spaces.Discrete(len(ACTIONS))
+        self.action_meanings = list(ACTIONS)
         self._starts = self.map.start_cells(self.goal)
         self._trail: list[tuple[float, float]] = []
         self._running = False

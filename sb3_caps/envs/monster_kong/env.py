@@ -96,6 +96,7 @@ class MonsterKongEnv(gym.Env[npt.NDArray[Any], np.int64]):
         self.observer = observer(self.level, observation)
         self.observation_space = self.observer.space
         self.action_space = spaces.Discrete(len(ACTIONS))
+        self.action_meanings = list(ACTIONS)
 
         # Solving the task checks that every start can reach the goal.
         self.plan = plan(self.level, goal)

@@ -8,10 +8,12 @@ import numpy as np
 from sb3_caps.common.colours import PRIMITIVE_COLOUR, option_colour
 from sb3_caps.common.extras import require
 from sb3_caps.envs.grid.maps import GridMap
-from sb3_caps.studies.shared.plots import INK
+from sb3_caps.studies.shared.plots import INK, TEXT_SIZE, TITLE_SIZE
 
 WALL, FLOOR = "#3a4052", "#fbf9f4"
 GOAL_COLOUR = "#d62839"
+# Up to this β the floor is light
+LIGHT = 0.6
 # Of each action, as (x, y) on axes whose y grows downwards: up, down, left, right.
 ARROWS = np.array([(0.0, -1.0), (0.0, 1.0), (-1.0, 0.0), (1.0, 0.0)])
 
@@ -23,12 +25,14 @@ def draw_map(ax: Any, grid_map: GridMap, title: str = "", shades: np.ndarray | N
     :param ax: the axes
     :param grid_map: the map
     :param title: the title of the axes
-    :param shades: a number from 0 to 1 for each cell, drawn as the colour of the floor
+    :param shades: a number from 0 to 1 for each cell, drawn as the colour of the floor, or colours of shape (cells, 4)
     :return: the drawn image of the shades, for a colour bar, or of the map
     """
     colours = require("matplotlib.colors", "studies")
     image = ax.imshow(grid_map.walls, cmap=colours.ListedColormap([FLOOR, WALL]), vmin=0, vmax=1)
-    if shades is not None:
+    if shades is not None and shades.ndim == 2:
+        ax.imshow(np.where(grid_map.walls[..., None], 0.0, shades.reshape(*grid_map.walls.shape, 4)))
+    elif shades is not None:
         floor = np.ma.masked_array(np.reshape(shades, grid_map.walls.shape), grid_map.walls)
         image = ax.imshow(floor, cmap="Reds", vmin=0.0, vmax=1.0)
     ax.set_xticks(np.arange(-0.5, grid_map.width), minor=True)
@@ -37,7 +41,7 @@ def draw_map(ax: Any, grid_map: GridMap, title: str = "", shades: np.ndarray | N
     ax.tick_params(which="both", length=0, labelbottom=False, labelleft=False)
     ax.set_xticks([])
     ax.set_yticks([])
-    ax.set_title(title, fontsize=11, color=INK)
+    ax.set_title(title, fontsize=TITLE_SIZE, color=INK)
     return image
 
 
@@ -47,17 +51,22 @@ def draw_goals(ax: Any, grid_map: GridMap, goals: Mapping[str, int], colours: Ma
 
     :param ax: the axes
     :param grid_map: the map
-    :param goals: the label and the cell of each goal
+    :param goals: the label and the cell of each goal; an empty label is a dot
     :param colours: the colour of each label, that of the goal where none is given
     """
     for label, cell in goals.items():
         row, column = divmod(cell, grid_map.width)
+        if not label:
+            ax.plot(column, row, "o", color=GOAL_COLOUR, markeredgecolor="white", markersize=6, zorder=4)
+            continue
         box = {
             "boxstyle": "circle,pad=0.22",
             "facecolor": (colours or {}).get(label, GOAL_COLOUR),
             "edgecolor": "white",
         }
-        ax.text(column, row, label, color="white", fontsize=8, weight="bold", ha="center", va="center", bbox=box)
+        ax.text(
+            column, row, label, color="white", fontsize=TEXT_SIZE, weight="bold", ha="center", va="center", bbox=box
+        )
 
 
 def draw_arrows(ax: Any, grid_map: GridMap, actions: np.ndarray, colours: Any, goal: int | None = None) -> None:
@@ -100,9 +109,11 @@ def draw_options(
     n_sources: int,
     goal: int,
     title: str = "",
+    goal_name: str = "g",
+    legend_beside: bool = False,
 ) -> None:
     """
-    Draw the option taken in each state: the arrow is its action, the colour says which option it is (Figure 3).
+    Draw an option for each state: the arrow is its action, the colour says which option it is (Figure 3).
 
     :param ax: the axes
     :param grid_map: the map
@@ -112,34 +123,46 @@ def draw_options(
     :param n_sources: how many of the options are source policies; the others are primitive
     :param goal: the goal's cell
     :param title: the title of the axes
+    :param goal_name: what to call the goal
+    :param legend_beside: whether the legend is to the right, and not below
     """
-    draw_map(ax, grid_map, title)
+    to_rgba = require("matplotlib.colors", "studies").to_rgba
     palette = [option_colour(index, n_sources) for index in range(len(names))]
-    draw_arrows(ax, grid_map, actions, [palette[option] for option in np.asarray(options)], goal)
-    draw_goals(ax, grid_map, {"g": goal})
+    # Cells in full colour show regions also where the picture is small; primitive options stay in the background
+    floor = np.array([to_rgba(palette[option], 0.6 if option < n_sources else 0.3) for option in options])
+    floor[goal] = 0.0
+    draw_map(ax, grid_map, title, shades=floor)
+    draw_arrows(ax, grid_map, actions, INK, goal)
+    draw_goals(ax, grid_map, {goal_name: goal})
     cells = grid_map.free_cells[grid_map.free_cells != goal]
     taken = np.bincount(np.asarray(options)[cells], minlength=len(names))
-    entries = [(f"{names[index]} ({taken[index]})", palette[index]) for index in range(n_sources)]
+    entries = [(f"{names[index]} ({taken[index]})", to_rgba(palette[index], 0.6)) for index in range(n_sources)]
     if len(names) > n_sources:
-        entries.append((f"primitive ({taken[n_sources:].sum()})", PRIMITIVE_COLOUR))
-    lines = require("matplotlib.lines", "studies")
-    handles = [lines.Line2D([], [], color=colour, linewidth=4, label=label) for label, colour in entries]
+        entries.append((f"primitive ({taken[n_sources:].sum()})", to_rgba(PRIMITIVE_COLOUR, 0.3)))
+    patches = require("matplotlib.patches", "studies")
+    handles = [patches.Patch(color=colour, linewidth=0, label=label) for label, colour in entries]
     ax.legend(
         handles=handles,
-        loc="upper center",
-        bbox_to_anchor=(0.5, -0.01),
-        ncols=len(handles),
+        loc="center left" if legend_beside else "upper center",
+        bbox_to_anchor=(1.0, 0.5) if legend_beside else (0.5, 0.0),
+        ncols=1 if legend_beside else min(len(handles), 5),
         frameon=False,
-        fontsize=9,
-        title="option (number of cells)",
-        title_fontsize=9,
+        fontsize=TEXT_SIZE,
+        title="option (cells)" if legend_beside else "option (number of cells)",
+        title_fontsize=TEXT_SIZE,
         columnspacing=1.2,
         handlelength=1.2,
     )
 
 
 def draw_termination(
-    ax: Any, grid_map: GridMap, termination: np.ndarray, actions: np.ndarray, goal: int, title: str = ""
+    ax: Any,
+    grid_map: GridMap,
+    termination: np.ndarray,
+    actions: np.ndarray,
+    goal: int,
+    title: str = "",
+    goal_name: str = "g",
 ) -> Any:
     """
     Draw how likely an option is to end on arriving in each state, with its policy's arrows (Figure 4).
@@ -150,9 +173,10 @@ def draw_termination(
     :param actions: the option's action in each cell
     :param goal: the goal's cell
     :param title: the title of the axes
+    :param goal_name: what to call the goal
     :return: the drawn image, for a colour bar
     """
     image = draw_map(ax, grid_map, title, shades=termination)
-    draw_arrows(ax, grid_map, actions, INK, goal)
-    draw_goals(ax, grid_map, {"g": goal})
+    draw_arrows(ax, grid_map, actions, np.where(termination < LIGHT, INK, "white"), goal)
+    draw_goals(ax, grid_map, {goal_name: goal})
     return image

@@ -9,7 +9,17 @@ from sb3_caps.studies.grid.batches import RECOMMENDED, SOURCE_TASKS, optimum, ta
 from sb3_caps.studies.grid.claims import non_optimal_terminations
 from sb3_caps.studies.grid.drawing import draw_goals, draw_map, draw_options, draw_termination
 from sb3_caps.studies.grid.metrics import Study
-from sb3_caps.studies.shared.plots import INK, METHOD_COLOURS, draw_mean, new_figure, save, tidy
+from sb3_caps.studies.shared.plots import (
+    INK,
+    METHOD_COLOURS,
+    PAGE_WIDTH,
+    TEXT_SIZE,
+    TITLE_SIZE,
+    draw_mean,
+    new_figure,
+    save,
+    tidy,
+)
 from sb3_caps.studies.shared.statistics import half_width
 from sb3_caps.tabular.caps import sigmoid
 
@@ -51,16 +61,16 @@ def changed_map(_: Study, path: Path) -> Path:
 
 
 def _goals(goals: dict[str, int], on: str, title: str, path: Path) -> Path:
-    figure, axes = new_figure(7.4, 6.7)
+    figure, axes = new_figure(6.4, 5.8)
     draw_map(axes[0, 0], task(on).map, title)
     colours = dict(zip(SOURCE_TASKS, SOURCE_COLOURS, strict=False))
-    draw_goals(axes[0, 0], task(on).map, goals, {**colours, "g'": "#7a1020"})
+    draw_goals(axes[0, 0], task(on).map, goals, {**colours, "g'": INK})
     return save(figure, path)
 
 
 def learning_curves(study: Study, name: str, path: Path) -> Path:
     """Figures 2, 5 and 7: the mean return of all episodes so far, and of the last ones."""
-    figure, axes = new_figure(12.5, 4.8, columns=2)
+    figure, axes = new_figure(PAGE_WIDTH, 4.4, columns=2)
     for ax, average in zip(axes[0], ("from the start, as in the paper", "over the last 100 episodes"), strict=True):
         for variant in DRAWN:
             if average.startswith("from"):
@@ -69,14 +79,14 @@ def learning_curves(study: Study, name: str, path: Path) -> Path:
                 curves = study.moving_average(variant, name)
             episodes = np.arange(study.results.episodes - curves.shape[1], study.results.episodes) + 1
             style = "--" if variant in DASHED else "-"
-            draw_mean(ax, episodes, curves, METHOD_COLOURS[variant], variant, style)
+            draw_mean(ax, episodes, curves, METHOD_COLOURS[variant], variant, style, bounds=(0.0, 1.0))
         ax.axhline(optimum(name).value, color=INK, linewidth=1.2, linestyle=":", label="optimum")
         ax.set(xlabel="episode", ylabel="discounted return", ylim=(0, 1.08 * optimum(name).value))
-        ax.set_title(f"averaged {average}", fontsize=10, color=INK)
+        ax.set_title(f"averaged {average}", fontsize=TEXT_SIZE, color=INK)
         ax.set_xlim(0, study.results.episodes)
         tidy(ax)
     handles, labels = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False, fontsize=9)
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=TEXT_SIZE)
     where = "the changed map" if name == "changed" else f"task {name}"
     figure.suptitle(f"Learning {where}: mean and 95% interval over {study.results.n_runs} runs", color=INK)
     return save(figure, path)
@@ -87,7 +97,7 @@ def options_taken(study: Study, path: Path) -> Path:
     options = study.array("CAPS", "g", "greedy_options")[SHOWN_SEED].astype(int)
     actions = study.array("CAPS", "g", "greedy_actions")[SHOWN_SEED].astype(int)
     on = task("g").map
-    figure, axes = new_figure(8, 7.8)
+    figure, axes = new_figure(6.4, 6.4)
     title = f"Options that CAPS takes greedily on task g (seed {SHOWN_SEED})"
     draw_options(axes[0, 0], on, options, actions, OPTION_NAMES, len(SOURCE_TASKS), on.goals["g"], title)
     return save(figure, path)
@@ -97,7 +107,7 @@ def terminations(study: Study, variant: str, path: Path) -> Path:
     """Figure 4: β of each source over the map, with its policy's arrows."""
     beta = sigmoid(study.array(variant, "g", "theta")[SHOWN_SEED])
     on = task("g").map
-    figure, axes = new_figure(12, 10.6, columns=2, rows=2)
+    figure, axes = new_figure(PAGE_WIDTH, 7.8, columns=2, rows=2)
     for index, (ax, name) in enumerate(zip(axes.flat, SOURCE_TASKS, strict=True)):
         image = draw_termination(ax, on, beta[:, index], optimum(name).policy, on.goals["g"], f"source {name}")
     figure.colorbar(image, ax=axes, shrink=0.6, pad=0.015, label="probability of ending, β")
@@ -107,7 +117,7 @@ def terminations(study: Study, variant: str, path: Path) -> Path:
 
 def theorem_2(study: Study, path: Path) -> Path:
     """How β of options whose action is not optimal goes to 1, and β of the others does not."""
-    figure, axes = new_figure(8.5, 4.4)
+    figure, axes = new_figure(7.5, 4.2)
     ax = axes[0, 0]
     for variant in ("CAPS", RECOMMENDED):
         episodes, wrong, right = non_optimal_terminations(study, "g", variant=variant)
@@ -115,9 +125,9 @@ def theorem_2(study: Study, path: Path) -> Path:
             mean, spread = curves.mean(axis=1), half_width(curves.T)
             line = {"color": METHOD_COLOURS[variant], "linestyle": style, "marker": "o", "markersize": 4, "capsize": 2}
             ax.errorbar(episodes, mean, spread, label=f"{variant}: action {label}", **line)
-    ax.set(xlabel="episode", ylabel="mean β where it has been updated", ylim=(0.45, 1.0))
-    ax.set_title("Termination of options on task g, by whether their action is optimal", fontsize=11, color=INK)
+    ax.set(xlabel="episode", ylabel="mean β where it has been updated", ylim=(0, 1))
+    ax.set_title("Termination of options on task g, by whether their action is optimal", fontsize=TITLE_SIZE, color=INK)
     ax.axhline(0.5, color=INK, linewidth=0.8, alpha=0.4)
-    ax.legend(frameon=False, fontsize=9)
+    ax.legend(frameon=False, fontsize=TEXT_SIZE)
     tidy(ax)
     return save(figure, path)

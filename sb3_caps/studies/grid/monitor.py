@@ -1,12 +1,13 @@
 """What ``OptionMonitor`` draws for the grid: the option chosen in each cell, and where each source terminates."""
 
+import math
 from typing import Any
 
 import numpy as np
 
-from sb3_caps.common.callbacks import Episode
+from sb3_caps.common.callbacks import CARD, CARD_DPI, Episode
 from sb3_caps.studies.grid.drawing import draw_options, draw_termination
-from sb3_caps.studies.shared.options import option_table
+from sb3_caps.studies.shared.options import option_table, simplest_options
 from sb3_caps.studies.shared.plots import new_figure
 
 
@@ -20,16 +21,26 @@ def option_maps(model: Any, episode: Episode) -> dict[str, Any]:
     grid_map, goal = env.get_attr("map")[0], env.get_attr("goal")[0]
     cells = np.arange(grid_map.n_cells)
     values, terminations, actions = option_table(model, cells)
-    options, chosen = model.options, values.argmax(axis=1)
+    options = model.options
+    chosen = simplest_options(values, actions, options.n_sources)
 
-    figure, axes = new_figure(6.4, 6.4)
-    draw_options(axes.flat[0], grid_map, chosen, actions[cells, chosen], options.names, options.n_sources, goal)
+    figure, axes = new_figure(*CARD)
+    drawn = actions[cells, chosen]
+    draw_options(
+        axes.flat[0], grid_map, chosen, drawn, options.names, options.n_sources, goal, goal_name="", legend_beside=True
+    )
     figures = {"chosen_options": figure}
     if options.n_sources:
-        figure, axes = new_figure(4.2 * options.n_sources, 4.2, columns=options.n_sources)
+        columns = math.ceil(math.sqrt(options.n_sources))
+        figure, axes = new_figure(*CARD, columns=columns, rows=math.ceil(options.n_sources / columns))
         for source, ax in enumerate(axes.flat):
-            title = f"β of {options.names[source]}"
-            image = draw_termination(ax, grid_map, terminations[:, source], actions[:, source], goal, title)
-        figure.colorbar(image, ax=list(axes.flat), shrink=0.7)
+            if source >= options.n_sources:
+                ax.set_visible(False)
+                continue
+            name, beta = options.names[source], terminations[:, source]
+            image = draw_termination(ax, grid_map, beta, actions[:, source], goal, f"β of {name}", goal_name="")
+        figure.colorbar(image, ax=list(axes.flat), shrink=0.9)
         figures["termination_maps"] = figure
+    for figure in figures.values():
+        figure.set_dpi(CARD_DPI)
     return figures

@@ -1,4 +1,4 @@
-"""What CAPS does on a Monster Kong map: a trajectory by its options, their timeline, and terminations over the map."""
+"""What CAPS does on a Monster Kong map: a trajectory by its options, their timeline, and where sources are worth it."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,19 +7,22 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sb3_caps.caps import CAPS
+from sb3_caps.common.action_names import option_labels
 from sb3_caps.common.colours import option_colour
 from sb3_caps.envs.monster_kong.drawing import painter
 from sb3_caps.envs.monster_kong.observations import observer
-from sb3_caps.envs.monster_kong.physics import TILE, TILE_PIXELS, UNITS
+from sb3_caps.envs.monster_kong.physics import ACTIONS, TILE, TILE_PIXELS, UNITS
 from sb3_caps.envs.monster_kong.planner import plan
 from sb3_caps.envs.monster_kong.vec_env import MonsterKongVecEnv
 from sb3_caps.studies.monster_kong.methods import TASKS
 from sb3_caps.studies.shared.options import option_table
-from sb3_caps.studies.shared.plots import new_figure, save
+from sb3_caps.studies.shared.plots import PAGE_WIDTH, TEXT_SIZE, TITLE_SIZE, new_figure, save
 from sb3_caps.studies.shared.runs import Run
 
 # Pixels that an arrow of the trajectory is long at least: one for each step could not be seen
 ARROW_PIXELS = 12
+# The share of a value at which the colours of the map end: interruption begins at 1%
+MOST_LOST = 0.2
 
 
 class Trajectory(NamedTuple):
@@ -47,7 +50,7 @@ def draw_pictures(run: Run, folder: Path, name: str) -> Iterator[str]:
     yield str(save(_draw_trajectory(model, trajectory, setting), folder / f"figure11_{name}.png"))
     yield str(save(_draw_timeline(model, trajectory), folder / f"timeline_{name}.png"))
     if model.options.n_sources and run.config["observation"] == "features":
-        yield str(save(_draw_terminations(model, setting), folder / f"terminations_{name}.png"))
+        yield str(save(_draw_going_on(model, setting), folder / f"going_on_{name}.png"))
 
 
 def play(model: CAPS, setting: str, goal: str, observation: str) -> Trajectory:
@@ -116,12 +119,16 @@ def _draw_trajectory(model: CAPS, trajectory: Trajectory, setting: str) -> Any:
 
 def _draw_timeline(model: CAPS, trajectory: Trajectory) -> Any:
     """Which option was active when: one row for each option."""
-    figure, axes = new_figure(9, 0.28 * len(model.options) + 1)
+    figure, axes = new_figure(PAGE_WIDTH, 0.28 * len(model.options) + 1)
     ax = axes[0, 0]
     for option in range(len(model.options)):
         active = np.flatnonzero(trajectory.options == option)
         ax.broken_barh([(step, 1) for step in active], (option - 0.4, 0.8), color=colour_of(model, option))
-    ax.set_yticks(range(len(model.options)), model.options.names, fontsize=8)
+    ax.set_yticks(
+        range(len(model.options)),
+        option_labels(model.options.names, model.options.n_sources, ACTIONS),
+        fontsize=TEXT_SIZE,
+    )
     ax.set_xlim(0, len(trajectory.options))
     ax.invert_yaxis()
     ax.set_xlabel("step of the episode")
@@ -129,20 +136,35 @@ def _draw_timeline(model: CAPS, trajectory: Trajectory) -> Any:
     return figure
 
 
-def _draw_terminations(model: CAPS, setting: str) -> Any:
-    """β of each source wherever bricks or a ladder carry the agent."""
+def _draw_going_on(model: CAPS, setting: str) -> Any:
+    """
+    What going on with each source costs wherever bricks or a ladder carry the agent, as a share of the best value.
+
+    Execution interrupts by these, and β learns from them, but so slowly that β itself hardly tells places apart.
+    """
     artist = painter(setting)
     carried = np.flatnonzero(artist.table.on_bricks | artist.table.on_ladder)
-    beta = option_table(model, observer(setting, "features").many(carried, carried)).terminations
-    figure, axes = new_figure(4.6 * model.options.n_sources, 4.6, columns=model.options.n_sources)
+    values = option_table(model, observer(setting, "features").many(carried, carried)).values
+    cost = lost_shares(values)[:, : model.options.n_sources]
+    figure, axes = new_figure(PAGE_WIDTH, PAGE_WIDTH / model.options.n_sources + 0.8, columns=model.options.n_sources)
     x, y = (array[carried] / UNITS + TILE_PIXELS / 2 for array in (artist.table.x, artist.table.y))
     for option, ax in enumerate(axes[0]):
-        ax.imshow(artist.full_background, alpha=0.45)
-        drawn = ax.scatter(x, y, c=beta[:, option], cmap="Reds", vmin=0, vmax=1, s=5, linewidths=0)
-        ax.set_title(f"termination of {model.options.names[option]}", fontsize=9)
+        ax.imshow(artist.full_background, alpha=0.35)
+        drawn = ax.scatter(x, y, c=cost[:, option], cmap="viridis", vmin=0, vmax=MOST_LOST, s=6, linewidths=0)
+        ax.set_title(f"going on to the {model.options.names[option]}", fontsize=TITLE_SIZE)
         ax.set_axis_off()
-    figure.colorbar(drawn, ax=axes[0].tolist(), shrink=0.7, label="β")
+    label = "share of the best option's value that is lost"
+    figure.colorbar(drawn, ax=axes[0].tolist(), location="bottom", shrink=0.5, extend="max", label=label)
     return figure
+
+
+def lost_shares(values: np.ndarray) -> np.ndarray:
+    """
+    :param values: Q_O, of shape (states, options)
+    :return: how much less each option is worth than the best one, as a share of that; 0 where nothing is worth anything
+    """
+    best = values.max(axis=1, keepdims=True)
+    return np.where(best > 0, (best - values) / np.where(best > 0, best, 1.0), 0.0)
 
 
 def _legend(ax: Any, model: CAPS, options: list[int]) -> None:
@@ -151,4 +173,6 @@ def _legend(ax: Any, model: CAPS, options: list[int]) -> None:
         source = option < model.options.n_sources
         labels.setdefault(model.options.names[option] if source else "primitive options", colour_of(model, option))
     handles = [ax.plot([], [], color=colour, linewidth=3, label=label)[0] for label, colour in labels.items()]
-    ax.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=4, fontsize=8, frameon=False)
+    ax.legend(
+        handles=handles, loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=4, fontsize=TEXT_SIZE, frameon=False
+    )

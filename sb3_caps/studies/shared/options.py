@@ -31,3 +31,23 @@ def option_table(model: CAPS, observations: Any) -> OptionTable:
     starts = np.ones(len(observations), dtype=bool)
     actions, _ = model.options.actions(observations, model.options.initial_states(), starts)
     return OptionTable(values, terminations, actions)
+
+
+def simplest_options(values: np.ndarray, actions: np.ndarray, n_sources: int) -> np.ndarray:
+    """
+    Many options often take the same action, and then any of them may have the highest value by a hair. Of those that
+    do what the best one does, this is the one that does so in most states, so that few of them tell the whole policy.
+
+    :param values: Q_O, of shape (states, options)
+    :param actions: what each option does, of the same shape
+    :param n_sources: how many options are sources, the first ones
+    :return: for each state a source that does what the best option does, or the primitive option where none does
+    """
+    taken = np.take_along_axis(actions, values.argmax(axis=1)[:, None], axis=1)
+    agrees = actions[:, :n_sources] == taken
+    options, open_states = n_sources + taken[:, 0], np.ones(len(values), dtype=bool)
+    for _ in range(n_sources):
+        source = int(agrees[open_states].sum(axis=0).argmax())
+        options[open_states & agrees[:, source]] = source
+        open_states &= ~agrees[:, source]
+    return options

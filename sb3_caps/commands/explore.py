@@ -1,0 +1,88 @@
+"""``sb3-caps explore``: a page in which to go through episodes of a CAPS model, step by step."""
+
+import argparse
+from pathlib import Path
+
+import gymnasium as gym
+from stable_baselines3.common.vec_env import VecEnv, VecNormalize
+
+import sb3_caps.envs  # noqa: F401 registers our environments
+from sb3_caps.caps import CAPS
+from sb3_caps.common.extras import import_string
+from sb3_caps.common.save_util import atomic_write
+from sb3_caps.common.sources import IMPORT_STRING
+from sb3_caps.common.sources.load import model_file, saved_normalizer
+from sb3_caps.explorer import page, record
+from sb3_caps.explorer.recording import camera_on
+from sb3_caps.studies.shared.arguments import check_at_least
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """
+    :param parser: the parser of the command
+    """
+    parser.epilog = "Loading a saved model runs code that it holds: name only those that you trust."
+    parser.add_argument("model", type=Path, help="a saved CAPS model, or the folder of a run")
+    parser.add_argument(
+        "--env",
+        required=True,
+        help="the id of an environment, or an import string package.module:function of a function that makes one, "
+        "for wrappers and arguments of your own",
+    )
+    parser.add_argument("--episodes", type=int, default=3, help="default: 3")
+    parser.add_argument("--seed", type=int, default=0, help="of the environment (default: 0)")
+    parser.add_argument("--max-steps", type=int, default=2000, help="leave an episode after so many (default: 2000)")
+    parser.add_argument("--no-frames", action="store_true", help="leave the pictures of the environment out")
+    parser.add_argument("-o", "--output", type=Path, default=Path("explore.html"), help="default: explore.html")
+
+
+def run(args: argparse.Namespace) -> int:
+    """
+    :param args: the arguments of the command
+    :return: the exit code
+    """
+    check_at_least(1, episodes=args.episodes, max_steps=args.max_steps)
+    file = model_file(args.model)
+    env, camera = camera_on(make_env(args.env, frames=not args.no_frames))
+    normalizer = None if isinstance(env, VecNormalize) else saved_normalizer(file, strict=True)
+    if normalizer is not None:
+        normalizer.set_venv(env)
+        normalizer.training = normalizer.norm_reward = False
+        env = normalizer
+    model = CAPS.load(file, env=env, device="cpu")
+    # SB3 may have added a wrapper: images come with channels first
+    env = model.get_env() or env
+    try:
+        recording = record(model, env, camera, args.episodes, args.seed, args.max_steps)
+    except gym.error.DependencyNotInstalled as error:
+        raise ImportError(f"{error}: install it, or pass --no-frames.") from error
+    with atomic_write(args.output) as opened:
+        opened.write(page(recording, f"{file.stem} in {args.env}").encode())
+    env.close()
+
+    for number, episode in enumerate(recording["episodes"], start=1):
+        n_steps = len(episode["rewards"])
+        print(f"episode {number}: return {sum(episode['rewards']):g} in {n_steps} steps, {episode['end']}")
+    print(f"Written to {args.output} ({args.output.stat().st_size // 1000:,} kB): open it in a browser.")
+    return 0
+
+
+def make_env(given: str, frames: bool = True) -> gym.Env | VecEnv:
+    """
+    :param given: the id of an environment, or an import string of a function that makes one
+    :param frames: whether to draw pictures, where the environment can
+    :return: the environment
+    """
+    if IMPORT_STRING.fullmatch(given):
+        made = import_string(given)()
+        if not isinstance(made, (gym.Env, VecEnv)):
+            raise ValueError(f"{given} must return an environment, not {type(made).__name__}.")
+        return made
+    try:
+        env = gym.make(given)
+        if not frames or "rgb_array" not in (env.metadata.get("render_modes") or []):
+            return env
+        env.close()
+        return gym.make(given, render_mode="rgb_array")
+    except gym.error.Error as error:
+        raise ValueError(str(error)) from error
