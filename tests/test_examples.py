@@ -91,10 +91,11 @@ def test_custom_loss(capsys: pytest.CaptureFixture[str]) -> None:
     assert "CAPS: mean return" in capsys.readouterr().out
     data = model.replay_buffer.sample(32)
     with th.no_grad():
-        values, targets = model._values_and_targets(data)
+        estimates, targets = model._estimates_and_targets(data)
         learned = data.agreements & data.mask[..., None]
-        squared = (values[learned] - targets[learned]).square().mean()
-        expected = squared + model.penalty * values[learned].square().mean()
+        values = estimates.values[learned]
+        expected = (values - targets[learned]).square().mean() + model.penalty * values.square().mean()
+        expected += model._termination_loss(estimates, data)
         assert model._compute_loss(data).item() == pytest.approx(expected.item(), rel=1e-5)
 
 
