@@ -19,7 +19,7 @@ from sb3_caps.common.extras import require
 from sb3_caps.common.observation_stores import CompressedItems
 
 MILLION = 1_000_000
-N_OPTIONS = 9
+N_SOURCES = 3
 
 
 def recording(steps: int) -> list[tuple[Any, ...]]:
@@ -47,17 +47,17 @@ def _channels_first(images: Any) -> np.ndarray:
 def ours(**arguments: Any) -> OptionReplayBuffer:
     """:return: our buffer for as many transitions as are recorded"""
     space, actions = spaces.Box(0, 255, (2, 84, 84), np.uint8), spaces.Discrete(6)
-    return OptionReplayBuffer(4000, space, actions, "cpu", n_options=N_OPTIONS, **arguments)
+    return OptionReplayBuffer(4000, space, actions, "cpu", n_sources=N_SOURCES, **arguments)
 
 
 def fill(buffer: OptionReplayBuffer, recorded: list[tuple[Any, ...]]) -> float:
     """:return: seconds to add a step, the median"""
-    agreements = np.zeros((1, N_OPTIONS), dtype=bool)
+    option_actions = np.zeros((1, N_SOURCES), dtype=np.int64)
     taken = []
     for observation, following, actions, rewards, dones, infos in recorded:
         begin = clock()
         buffer.add(observation, following, actions, rewards, dones, infos)
-        buffer.add_options(actions, agreements)
+        buffer.add_options(actions, option_actions, option_actions)
         taken.append(clock() - begin)
     return statistics.median(taken)
 
@@ -131,11 +131,11 @@ def defaults(recorded: list[tuple[Any, ...]]) -> Result:
     :return: what ``CAPS("CnnPolicy", env)`` takes, with its defaults, when the buffer of a million transitions is full
     """
     model = CAPS("CnnPolicy", pixels(1))
-    agreements = np.zeros((1, len(model.options)), dtype=bool)
+    option_actions = np.zeros((1, model.options.n_sources), dtype=np.int64)
     for step in range(MILLION):
         observation, following, actions, rewards, dones, infos = recorded[step % len(recorded)]
         model.replay_buffer.add(observation, following, actions, rewards, dones, infos)
-        model.replay_buffer.add_options(actions, agreements)
+        model.replay_buffer.add_options(actions, option_actions, option_actions)
     assert model.replay_buffer.full
     model.set_logger(configure(None, []))
     model.train(gradient_steps=10, batch_size=model.batch_size)

@@ -69,7 +69,7 @@ def random_pictures(env: VecEnv, steps: int = 50) -> np.ndarray:
     """
     env.reset()
     actions = [np.array([env.action_space.sample() for _ in range(env.num_envs)]) for _ in range(steps)]
-    return np.concatenate([env.step(action)[0] for action in actions])  # type: ignore[misc]
+    return np.concatenate([env.step(action)[0] for action in actions])
 
 
 def main(argv: Sequence[str] | None = None) -> CAPS:

@@ -40,8 +40,8 @@ class NewCart(gym.Wrapper):
         cart = self.unwrapped
         assert isinstance(cart, CartPoleEnv)
         cart.force_mag = 0.0 if action == COAST else 10.0
-        observation, *rest = self.env.step(max(int(action) - 1, 0))
-        return self._read(observation), *rest
+        observation, reward, terminated, truncated, info = self.env.step(max(int(action) - 1, 0))
+        return self._read(observation), reward, terminated, truncated, info
 
     def _read(self, observation: np.ndarray) -> np.ndarray:
         return (observation[ORDER] * UNITS).astype(np.float32)

@@ -67,7 +67,7 @@ class Exploration:
 
     :param durations: ``"drawn"``: random actions, and stretches of sources with random lengths, see
         ``DrawnDurations``; ``"termination"``, the paper's: options run until they terminate, see ``OptionExploration``
-    :param share: Share of the episodes that have stretches of sources, at ε = 1 (drawn durations)
+    :param share: Share of the episodes that have stretches of sources, at ε = 1: None for a half. For drawn durations.
     :param weights: How likely each option is in a random choice, in the order of ``options.names``; one number for a
         source relative to a primitive; None for all alike. This and all that follows is for durations by termination.
     :param temperature: Options whose values differ by less than this are chosen greedily about as often as each other
@@ -80,7 +80,7 @@ class Exploration:
     """
 
     durations: Durations = "drawn"
-    share: float = 0.5
+    share: float | None = None
     weights: float | Sequence[float] | None = None
     temperature: float | Schedule = 0.0
     bonus: float | Schedule = 0.0
@@ -90,8 +90,10 @@ class Exploration:
     def __post_init__(self) -> None:
         if self.durations not in get_args(Durations):
             raise ValueError(f"exploration_kwargs['durations'] must be one of {get_args(Durations)}.")
-        for name in ("share", "episodes"):
-            check_number(f"exploration_kwargs[{name!r}]", getattr(self, name), at_least=0.0, at_most=1.0)
+        if self.durations == "termination" and self.share is not None:
+            raise ValueError("share in exploration_kwargs is for drawn durations: leave it out.")
+        for name, value in (("share", 0.5 if self.share is None else self.share), ("episodes", self.episodes)):
+            check_number(f"exploration_kwargs[{name!r}]", value, at_least=0.0, at_most=1.0)
         for name in ("temperature", "bonus", "novelty"):
             value = getattr(self, name)
             if name == "novelty" or not callable(value):
@@ -108,7 +110,8 @@ class Exploration:
         :return: what chooses among them
         """
         if self.durations == "drawn":
-            return DrawnDurations(options.n_sources, options.n_actions, self.share)
+            share = 0.5 if self.share is None else self.share
+            return DrawnDurations(options.n_sources, options.n_actions, share)
         return OptionExploration(options.normalized(self.weights), self.episodes, self.novelty)
 
 

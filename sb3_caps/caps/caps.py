@@ -302,9 +302,9 @@ class CAPS(OptionCollector):
         :param replay_data: sequences
         :return: the estimates and the targets of Q_O(s, ·), all of shape (length, sequences, options)
         """
-        replay_data = with_bonus(replay_data, self._now("exploration_bonus"))
         if self.normalize_returns and self._scale is not None and self._scale.value > 0:
             replay_data = replay_data._replace(rewards=replay_data.rewards / self._scale.value)
+        replay_data = with_bonus(replay_data, self._now("exploration_bonus"))
         length, n_sequences = replay_data.mask.shape
         shape = (length, n_sequences, len(self.options))
         observations, option_actions = replay_data.observations, replay_data.option_actions

@@ -48,12 +48,15 @@ def share(outputs: th.Tensor, option_actions: th.Tensor) -> th.Tensor:
     Build what is said of a source on what is said of the action that it takes.
 
     :param outputs: of shape (states, options)
-    :param option_actions: the action of each source, of shape (states, sources); one that is not known counts as 0
+    :param option_actions: the action of each source, of shape (states, sources); one that is not known (-1) counts as
+        the one with the lowest output
     :return: the same, with the output of the action added to that of each source
     """
     n_sources = option_actions.shape[1]
     sources, primitives = outputs[:, :n_sources], outputs[:, n_sources:]
-    return th.cat([sources + primitives.gather(1, option_actions.clamp(min=0)), primitives], dim=1)
+    taken = primitives.gather(1, option_actions.clamp(min=0))
+    taken = th.where(option_actions < 0, primitives.min(dim=1, keepdim=True).values, taken)
+    return th.cat([sources + taken, primitives], dim=1)
 
 
 class OptionQNetwork(QNetwork):

@@ -76,8 +76,8 @@ class Trials:
         :param epsilon: the exploration rate
         :return: the share of the episodes in which the learner does not explore
         """
-        alike = len(self.learner_returns) >= FEWEST_RECENT and len(set(self.learner_returns)) == 1
-        return (GREEDY_SHARE_ALIKE if alike else GREEDY_SHARE) * (1.0 - epsilon)
+        share = GREEDY_SHARE_ALIKE if _alike(list(self.learner_returns)) else GREEDY_SHARE
+        return share * (1.0 - epsilon)
 
     def _source_to_try(self, draw: float) -> int | None:
         """Every source first, in half of the episodes; then that which may be the best, as far as steps allow."""
@@ -92,7 +92,7 @@ class Trials:
             return None
         promising = int(np.argmax([np.mean(returns) + _error(returns) for returns in self.source_returns]))
         # More of the same tells nothing
-        known = len(set(self.source_returns[promising])) == 1
+        known = _alike(self.source_returns[promising])
         return promising if tries[promising] < MOST_TRIALS and not known else None
 
     def add_step(self, rewards: np.ndarray, dones: np.ndarray) -> bool:
@@ -146,6 +146,11 @@ class Trials:
         if _above(self.kept_returns, returns, BELOW_KEPT):
             learner, returns = KEPT, self.kept_returns
         return learner if best is None or _above(returns, self.source_returns[best], ABOVE_SOURCE) else best
+
+
+def _alike(returns: list[float]) -> bool:
+    """Whether there are enough episodes, and all with the same return."""
+    return len(returns) >= RECENT and len(set(returns)) == 1
 
 
 def _error(returns: list[float]) -> float:
