@@ -18,8 +18,8 @@ _CHUNK = 10_000
 
 class Experiment:
     """
-    Independent runs, each until it has finished its episodes. With Numba they are stepped one after the other in machine
-    code, without it all together; what comes out is the same, up to the last digit of exponentials.
+    Independent runs, each until it has finished its episodes. With Numba they are stepped one after the other in
+    machine code, without it all together; what comes out is the same, up to the last digit of exponentials.
 
     :param learner: the learners of all runs
     :param tasks: the task of each run

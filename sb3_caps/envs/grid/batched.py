@@ -111,15 +111,17 @@ class BatchedGrid:
         goals = [task.map.goal_cell(task.goal) for task in different]
         starts = [task.map.start_cells(goal) for task, goal in zip(different, goals, strict=True)]
         counts = np.array([len(cells) for cells in starts])
-        padded = np.zeros((len(different), counts.max()), dtype=np.intp)
-        for row, cells in zip(padded, starts, strict=True):
+        #: the cells in which an episode may start, one row for each different task, and how many there are
+        self.starts = np.zeros((len(different), counts.max()), dtype=np.intp)
+        self.start_counts = counts
+        for row, cells in zip(self.starts, starts, strict=True):
             row[: len(cells)] = cells
 
         numbers = {task: number for number, task in enumerate(different)}
-        index = np.array([numbers[task] for task in tasks])
-        self.goals = np.array(goals)[index]
-        self.offsets = np.array([maps.index(task.map) * self.table.size for task in different])[index]
-        self.start_counts, self.starts = counts[index], padded[index]
+        #: the row of each agent's task
+        self.tasks = np.array([numbers[task] for task in tasks])
+        self.goals = np.array(goals)[self.tasks]
+        self.offsets = np.array([maps.index(task.map) * self.table.size for task in different])[self.tasks]
         self.positions = np.zeros((len(tasks), 2))
         self.cells = np.zeros(len(tasks), dtype=np.intp)
         self.steps = np.zeros(len(tasks), dtype=np.intp)
@@ -135,8 +137,8 @@ class BatchedGrid:
         :param agents: the agents' indices
         :param draws: three uniform draws for each of them
         """
-        index = (draws[:, 0] * self.start_counts[agents]).astype(np.intp)
-        cells = self.starts[agents, index]
+        rows = self.tasks[agents]
+        cells = self.starts[rows, (draws[:, 0] * self.start_counts[rows]).astype(np.intp)]
         self.cells[agents] = cells
         self.positions[agents, 0] = inside(cells // self.table.width, draws[:, 1])
         self.positions[agents, 1] = inside(cells % self.table.width, draws[:, 2])
@@ -165,5 +167,5 @@ class BatchedGrid:
 
         :param agents: the indices of the agents to keep
         """
-        for name in ("goals", "offsets", "start_counts", "starts", "positions", "cells", "steps"):
+        for name in ("tasks", "goals", "offsets", "positions", "cells", "steps"):
             setattr(self, name, getattr(self, name)[agents])

@@ -1,11 +1,13 @@
 """Numbers of the grid study: learning curves, tables and what was learned compared with the planner's solution."""
 
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
 
 from sb3_caps.envs.grid.planner import evaluator
-from sb3_caps.studies.grid.batches import BATCHES, SOURCE_TASKS, optimum, task
+from sb3_caps.studies.grid.batches import SOURCE_TASKS, optimum, task
+from sb3_caps.studies.grid.designs import ALL
 from sb3_caps.studies.grid.results import Results
 from sb3_caps.studies.shared.statistics import Interval, first_reached, median_reached, running_mean
 
@@ -31,17 +33,18 @@ class Study:
     Finished results by variant and task.
 
     :param results: where they are
+    :param batches: the batches to look in
     """
 
-    def __init__(self, results: Results) -> None:
-        self.results = results
+    def __init__(self, results: Results, batches: Sequence[str]) -> None:
+        self.results, self.batches = results, batches
         self._loaded: dict[str, dict[str, np.ndarray]] = {}
 
     @cached_property
     def _rows(self) -> dict[tuple[str, str], tuple[str, list[int]]]:
         rows: dict[tuple[str, str], tuple[str, list[int]]] = {}
-        for batch in BATCHES:
-            for row, trial in enumerate(BATCHES[batch].trials(self.results.n_runs)):
+        for batch in self.batches:
+            for row, trial in enumerate(ALL[batch].trials(self.results.n_runs)):
                 key = (batch, trial.task) if trial.variant == "source" else (trial.variant, trial.task)
                 rows.setdefault(key, (batch, []))[1].append(row)
         return rows

@@ -45,8 +45,8 @@ def available() -> bool:
 def compiled(learner: Learner) -> Callable[..., int] | None:
     """
     :param learner: a batch of learners
-    :return: ``run(world, run, step, steps, stop)``, which steps one of its runs and returns how many steps it made; None
-        where Numba is missing, or the learner is not one of those that have a compiled twin
+    :return: ``run(world, run, step, steps, stop)``, which steps one of its runs and returns how many steps it made;
+        None where Numba is missing, or the learner is not one of those that have a compiled twin
     """
     if not available():
         return None
@@ -86,14 +86,14 @@ def world(
     :param returns: where to put the return of each of its episodes
     :return: all that is the agent's own
     """
-    offset = int(grid.offsets[agent])
+    offset, task = int(grid.offsets[agent]), int(grid.tasks[agent])
     return World(
         walls=grid.table.flat[offset : offset + grid.table.size],
         width=grid.table.width,
         noise=grid.noise,
         horizon=grid.horizon,
         goal=int(grid.goals[agent]),
-        starts=grid.starts[agent, : grid.start_counts[agent]],
+        starts=grid.starts[task, : grid.start_counts[task]],
         position=grid.positions[agent],
         cell=grid.cells[agent : agent + 1],
         steps=grid.steps[agent : agent + 1],
