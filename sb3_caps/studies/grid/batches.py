@@ -77,7 +77,7 @@ class Batch:
     :param complete: from the trials and the result of that batch to the trials with what it has learned
     :param snapshots: keep the tables after these shares of all episodes
     :param lengthen: its trials have this many times the episodes of the study
-    :param light: keep the means of a hundred blocks of episodes, and no tables
+    :param light: keep the means of a hundred blocks of episodes, and nothing else
     :param noise: the largest deviation of a move
     """
 

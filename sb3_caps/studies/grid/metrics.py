@@ -62,6 +62,14 @@ class Study:
         array = self._loaded[batch][name]
         return array[:, rows] if name.startswith("snapshot") else array[rows]
 
+    def has(self, variant: str, task_name: str) -> bool:
+        """
+        :param variant: a method or ablation
+        :param task_name: the task
+        :return: whether it is finished
+        """
+        return self.results.is_finished(self._rows[variant, task_name][0])
+
     def average_from_start(self, variant: str, task_name: str) -> np.ndarray:
         """
         :param variant: a method or ablation
@@ -86,6 +94,15 @@ class Study:
         :return: the mean return of all episodes as a share of the optimum, for each run: the area under the curve
         """
         return self.array(variant, task_name, "returns").mean(axis=1, dtype=float) / optimum(task_name).value
+
+    def last_tenth(self, variant: str, task_name: str) -> np.ndarray:
+        """
+        :param variant: a method or ablation
+        :param task_name: the task
+        :return: the mean return of the last tenth of the episodes as a share of the optimum, for each run
+        """
+        returns = self.array(variant, task_name, "returns")
+        return returns[:, -max(1, returns.shape[1] // 10) :].mean(axis=1, dtype=float) / optimum(task_name).value
 
     def final(self, variant: str, task_name: str) -> np.ndarray:
         """

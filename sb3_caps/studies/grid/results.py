@@ -19,7 +19,7 @@ from sb3_caps.tabular.evaluation import call_and_return
 CHECKPOINT_SECONDS = 60.0
 REPORT_SECONDS = 1.0
 STEPS_BETWEEN_LOOKS = 10_000
-EVALUATION_EPISODES, LIGHT_EVALUATION_EPISODES = 1000, 300
+EVALUATION_EPISODES = 1000
 # So many runs are evaluated together, to save memory
 EVALUATED_TOGETHER = 100
 BLOCKS = 100
@@ -181,13 +181,12 @@ def _restore(checkpoint: Path, config: dict[str, Any]) -> Experiment | None:
 
 
 def _store(results: Results, batch: str, trials: list[Trial], experiment: Experiment) -> None:
-    greedy, light = experiment.learner.greedy(), ALL[batch].light
-    arrays: dict[str, Any] = {
-        "returns": _blocks(experiment.returns) if light else experiment.returns.astype(np.float32),
-        "greedy_values": evaluate(greedy, trials, ALL[batch].noise, light),
-    }
-    if not light:
-        arrays |= {
+    arrays: dict[str, Any] = {"returns": _blocks(experiment.returns)}
+    if not ALL[batch].light:
+        greedy = experiment.learner.greedy()
+        arrays = {
+            "returns": experiment.returns.astype(np.float32),
+            "greedy_values": evaluate(greedy, trials, ALL[batch].noise),
             "greedy_options": greedy.options.astype(np.int8),
             "greedy_actions": greedy.flat().astype(np.int8),
             **experiment.learner.tables(),
@@ -203,18 +202,18 @@ def _blocks(returns: np.ndarray) -> np.ndarray:
     return returns.reshape(len(returns), n_blocks, -1).mean(axis=2)
 
 
-def evaluate(greedy: Greedy, trials: Sequence[Trial], noise: float, light: bool = False) -> np.ndarray:
+def evaluate(greedy: Greedy, trials: Sequence[Trial], noise: float) -> np.ndarray:
     """
     :param greedy: what the trials do when they stop exploring
     :param trials: the trials
     :param noise: the largest deviation of a move
-    :param light: simulate fewer episodes
     :return: the mean discounted return of each trial
     """
-    episodes = LIGHT_EVALUATION_EPISODES if light else EVALUATION_EPISODES
     values = []
     for first in range(0, len(trials), EVALUATED_TOGETHER):
         some = slice(first, first + EVALUATED_TOGETHER)
         tasks = [task(trial.task) for trial in trials[some]]
-        values.append(call_and_return(Greedy(*(table[some] for table in greedy)), tasks, episodes, noise=noise))
+        values.append(
+            call_and_return(Greedy(*(table[some] for table in greedy)), tasks, EVALUATION_EPISODES, noise=noise)
+        )
     return np.concatenate(values)

@@ -50,6 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=0.05,
         help="differences of the area below this share of the optimum do not matter",
     )
+    parser.add_argument("--draw", action="store_true", help="of the surface, draw what is finished and run nothing")
     parser.add_argument("--jobs", type=int, default=2, help="worker processes")
     parser.add_argument("--results", type=Path, default=Path("results/grid"), help="where raw results are kept")
     parser.add_argument("--output", type=Path, help="where figures and tables go; into the results if nothing is said")
@@ -72,8 +73,10 @@ def run(args: argparse.Namespace) -> int:
     output = args.output or results.folder
     figures = [args.figure] if args.figure else sorted({*FIGURE_BATCHES, *CURVE_FIGURES.values()})
     needed = [batch for figure in figures for batch in FIGURE_BATCHES.get(figure, METHOD_BATCHES)]
+    if args.draw and args.part != "surface":
+        raise ValueError(f"--draw is for --part surface: the tables of {args.part} need all of its runs")
     with locked(args.results):
-        if run_all(results, needed if args.figure else part.batches, args.jobs):
+        if not args.draw and run_all(results, needed if args.figure else part.batches, args.jobs):
             return 1
 
     study = Study(results, part.batches)

@@ -16,7 +16,9 @@ from sb3_caps.studies.shared.tables import markdown
 
 WITHIN = "OPS-TL, within the episode"
 METHODS = ("CAPS", "CAPS, β = 0.5", "Q-learning", "PRQL", "OPS-TL", WITHIN, "Option-Critic")
-MARKS = {HELD: "+", FAILED: "−", OPPOSITE: "−", NO_DIFFERENCE: "=", UNDECIDED: "?"}
+# What has not been run yet
+MISSING = "·"
+MARKS = {HELD: "+", FAILED: "−", OPPOSITE: "−", NO_DIFFERENCE: "=", UNDECIDED: "?", MISSING: MISSING}
 
 
 def cell(method: str, reward: float, half_life: float) -> str:
@@ -40,7 +42,7 @@ class Statement(NamedTuple):
     :param first: the better method
     :param second: the worse one
     :param half_life: K of the worse one, if it is not that of the cell
-    :param final: compare greedy values in the end, in place of areas
+    :param final: compare the last tenth of the episodes, in place of all
     """
 
     words: str
@@ -58,7 +60,7 @@ STATEMENTS = (
     Statement("CAPS outperforms OPS-TL, reuse falling over episodes", "g", "CAPS", "OPS-TL"),
     Statement("CAPS outperforms OPS-TL, reuse within the episode", "g", "CAPS", WITHIN),
     Statement("PRQL: negative transfer, against K = 800", "g", "Q-learning", "PRQL", 800.0),
-    Statement("a fixed β of 0.5 ends in a worse policy", "g", "CAPS", "CAPS, β = 0.5", None, True),
+    Statement("with a fixed β of 0.5 the last tenth is worse", "g", "CAPS", "CAPS, β = 0.5", None, True),
     Statement("Option-Critic is worse than Q-learning", "g", "Q-learning", "Option-Critic"),
     Statement("CAPS is better than OPS-TL, over episodes", "g'", "CAPS", "OPS-TL"),
     Statement("CAPS is better than OPS-TL, within the episode", "g'", "CAPS", WITHIN),
@@ -85,7 +87,7 @@ def report(study: Study, folder: Path, margin: float) -> tuple[list[Path], str]:
         f"fixed β, K none for PRQL and Option-Critic, whose runs share {CRITIC_SOURCES} sets of sources for each R.",
         markdown(header, area_rows(study)),
         "## Which statements hold where",
-        f"+ held, − failed, = failed: no difference above {margin:g}, ? undecided. Columns are R.",
+        f"+ held, − failed, = failed: no difference above {margin:g}, ? undecided, · not run. Columns are R.",
         markdown(["task", "statement", "K", *(f"{reward:g}" for reward in REWARDS)], statement_rows(study, margin)),
     ]
     return [draw(study, folder / "surface.png")], "\n\n".join(parts) + "\n"
@@ -99,8 +101,12 @@ def area_rows(study: Study) -> Iterator[list[str]]:
     for task in TASKS:
         for half_life in HALF_LIVES:
             for reward in REWARDS:
-                areas = (study.area(cell(method, reward, half_life), task) for method in METHODS)
-                yield [task, f"{half_life:g}", f"{reward:g}", *(str(Interval.of(area)) for area in areas)]
+                variants = [cell(method, reward, half_life) for method in METHODS]
+                areas = [
+                    str(Interval.of(study.area(variant, task))) if study.has(variant, task) else MISSING
+                    for variant in variants
+                ]
+                yield [task, f"{half_life:g}", f"{reward:g}", *areas]
 
 
 def statement_rows(study: Study, margin: float) -> Iterator[list[str]]:
@@ -122,12 +128,14 @@ def judge(study: Study, statement: Statement, reward: float, half_life: float, m
     :param reward: R
     :param half_life: K
     :param margin: a smaller difference does not matter
-    :return: the verdict in this cell
+    :return: the verdict in this cell, ``MISSING`` if it has not been run
     """
-    measure = study.final if statement.final else study.area
-    first = measure(cell(statement.first, reward, half_life), statement.task)
-    second = measure(cell(statement.second, reward, statement.half_life or half_life), statement.task)
-    return better(difference(first, second), margin)
+    measure = study.last_tenth if statement.final else study.area
+    first = cell(statement.first, reward, half_life)
+    second = cell(statement.second, reward, statement.half_life or half_life)
+    if not (study.has(first, statement.task) and study.has(second, statement.task)):
+        return MISSING
+    return better(difference(measure(first, statement.task), measure(second, statement.task)), margin)
 
 
 def draw(study: Study, path: Path) -> Path:
@@ -140,16 +148,19 @@ def draw(study: Study, path: Path) -> Path:
     for row, task in zip(axes, TASKS, strict=True):
         for ax, half_life in zip(row, HALF_LIVES, strict=True):
             for method in METHODS:
-                runs = np.array([study.area(cell(method, reward, half_life), task) for reward in REWARDS])
+                rewards = [reward for reward in REWARDS if study.has(cell(method, reward, half_life), task)]
+                if not rewards:
+                    continue
+                runs = np.array([study.area(cell(method, reward, half_life), task) for reward in rewards])
                 found = [Interval.of(samples) for samples in runs]
                 mean, half = np.array([(one.mean, one.half_width) for one in found]).T
                 colour, style = (
                     METHOD_COLOURS[method.removesuffix(", within the episode")],
                     "--" if "," in method else "-",
                 )
-                ax.plot(REWARDS, runs, ".", color=colour, alpha=0.12, markersize=4, markeredgewidth=0)
-                ax.plot(REWARDS, mean, color=colour, linestyle=style, label=method, linewidth=1.6)
-                ax.fill_between(REWARDS, (mean - half).clip(0), (mean + half).clip(max=1), color=colour, alpha=0.15)
+                ax.plot(rewards, runs, ".", color=colour, alpha=0.12, markersize=4, markeredgewidth=0)
+                ax.plot(rewards, mean, color=colour, linestyle=style, label=method, linewidth=1.6)
+                ax.fill_between(rewards, (mean - half).clip(0), (mean + half).clip(max=1), color=colour, alpha=0.15)
             where = "the changed map" if task == "changed" else task
             ax.set_title(f"{where}, K = {half_life:g}", fontsize=10, color=INK)
             ax.set(xscale="log", xlabel="reward R", ylabel="area, share of the optimum", ylim=(0, 1))

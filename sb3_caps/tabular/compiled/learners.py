@@ -108,8 +108,8 @@ def _caps_learn(
     rate = tables.learning_rate * _hyperbolic(tables.learning_rate_half_life, tables.episodes[0])
     best = _best_option(tables, cell)
     gamma = 0.0 if reached else tables.gamma
-    # Algorithm 2. A state may be its own successor: its values are all read before one is changed, but for those
-    # of the same option, which is read last.
+    # Algorithm 2. A state may be its own successor: the best value is read before any changes, and no option reads
+    # another's.
     for option in range(tables.values.shape[1]):
         if tables.actions[state, option] == action and (tables.concurrent or option == active):
             stay = tables.values[cell, option]
