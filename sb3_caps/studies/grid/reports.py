@@ -113,14 +113,14 @@ def random_targets(study: Study, folder: Path, margin: float) -> tuple[list[Path
         ax.axvline(0, color=INK, linewidth=0.8)
         ax.set_yticks(range(len(COMPARED)), [f"{first} − {second}" for first, second in COMPARED], fontsize=8)
         ax.invert_yaxis()
-        ax.set_xlabel("difference of areas, share of the bound")
+        ax.set_xlabel("difference of areas, share of the optimum")
         ax.set_title(f"map {map_name}: {N_TARGETS} targets", fontsize=10, color=INK)
         tidy(ax)
     axes[0, 1].set_yticklabels([])
     text = [
         f"# {N_TARGETS} random targets on each map: {study.results.n_runs} runs of {study.results.episodes} episodes",
-        "Difference of areas as a share of what an agent that sees its position could have, mean over targets with the "
-        "95% interval of a bootstrap over targets.",
+        "Difference of areas as a share of the optimum of a coarse model, in which a cell is one state: mean over "
+        "targets with the 95% interval of a bootstrap over targets.",
         markdown(["map", "difference", "mean over targets", "above 0", "first is better"], rows),
     ]
     return [save(figure, folder / "targets.png")], "\n\n".join(text) + "\n"
@@ -134,9 +134,9 @@ def _areas(study: Study, variant: str, map_name: str) -> np.ndarray:
 def highest(name: str) -> float:
     """
     :param name: a task
-    :return: what an agent that sees its position could have; the optimum itself takes much longer to find
+    :return: the optimum of a coarse model, in which a cell is one state; the planner's own takes seconds to find
     """
-    on = evaluator(*task(name))
+    on = evaluator(*task(name), resolution=1)
     return float(on.start @ on.optimal_values())
 
 

@@ -18,7 +18,7 @@ WITHIN = "OPS-TL, within the episode"
 METHODS = ("CAPS", "CAPS, β = 0.5", "Q-learning", "PRQL", "OPS-TL", WITHIN, "Option-Critic")
 # What has not been run yet
 MISSING = "·"
-MARKS = {HELD: "+", FAILED: "−", OPPOSITE: "−", NO_DIFFERENCE: "=", UNDECIDED: "?", MISSING: MISSING}
+MARKS = {HELD: "+", FAILED: "−", OPPOSITE: "<", NO_DIFFERENCE: "=", UNDECIDED: "?", MISSING: MISSING}
 
 
 def cell(method: str, reward: float, half_life: float) -> str:
@@ -59,7 +59,7 @@ STATEMENTS = (
     Statement("CAPS outperforms PRQL", "g", "CAPS", "PRQL"),
     Statement("CAPS outperforms OPS-TL, reuse falling over episodes", "g", "CAPS", "OPS-TL"),
     Statement("CAPS outperforms OPS-TL, reuse within the episode", "g", "CAPS", WITHIN),
-    Statement("PRQL: negative transfer, against K = 800", "g", "Q-learning", "PRQL", 800.0),
+    Statement("PRQL: negative transfer, worse than Q-learning", "g", "Q-learning", "PRQL"),
     Statement("with a fixed β of 0.5 the last tenth is worse", "g", "CAPS", "CAPS, β = 0.5", None, True),
     Statement("Option-Critic is worse than Q-learning", "g", "Q-learning", "Option-Critic"),
     Statement("CAPS is better than OPS-TL, over episodes", "g'", "CAPS", "OPS-TL"),
@@ -87,8 +87,9 @@ def report(study: Study, folder: Path, margin: float) -> tuple[list[Path], str]:
         f"fixed β, K none for PRQL and Option-Critic, whose runs share {CRITIC_SOURCES} sets of sources for each R.",
         markdown(header, area_rows(study)),
         "## Which statements hold where",
-        f"+ held, − failed, = failed: no difference above {margin:g}, ? undecided, · not run. Columns are R.",
-        markdown(["task", "statement", "K", *(f"{reward:g}" for reward in REWARDS)], statement_rows(study, margin)),
+        f"+ held, < the opposite, = no difference above {margin:g}, − failed in another way, ? undecided, · not run; "
+        f"from left to right R = {', '.join(f'{reward:g}' for reward in REWARDS)}.",
+        markdown(["task", "statement", *(f"K = {k:g}" for k in HALF_LIVES)], statement_rows(study, margin)),
     ]
     return [draw(study, folder / "surface.png")], "\n\n".join(parts) + "\n"
 
@@ -116,9 +117,11 @@ def statement_rows(study: Study, margin: float) -> Iterator[list[str]]:
     :return: for each statement and K a mark for each R
     """
     for statement in STATEMENTS:
-        for half_life in HALF_LIVES:
-            marks = [MARKS[judge(study, statement, reward, half_life, margin)] for reward in REWARDS]
-            yield [statement.task, statement.words, f"{half_life:g}", *marks]
+        marks = [
+            " ".join(MARKS[judge(study, statement, reward, half_life, margin)] for reward in REWARDS)
+            for half_life in HALF_LIVES
+        ]
+        yield [statement.task, statement.words, *marks]
 
 
 def judge(study: Study, statement: Statement, reward: float, half_life: float, margin: float) -> str:
@@ -158,7 +161,7 @@ def draw(study: Study, path: Path) -> Path:
                     METHOD_COLOURS[method.removesuffix(", within the episode")],
                     "--" if "," in method else "-",
                 )
-                ax.plot(rewards, runs, ".", color=colour, alpha=0.12, markersize=4, markeredgewidth=0)
+                ax.plot(rewards, runs, ".", color=colour, alpha=0.4, markersize=5, markeredgewidth=0)
                 ax.plot(rewards, mean, color=colour, linestyle=style, label=method, linewidth=1.6)
                 ax.fill_between(rewards, (mean - half).clip(0), (mean + half).clip(max=1), color=colour, alpha=0.15)
             where = "the changed map" if task == "changed" else task
