@@ -167,7 +167,8 @@ def test_batched_runs_equal_single_runs(name: str) -> None:
 def test_compiled_runs_equal_batched_runs(name: str) -> None:
     pytest.importorskip("numba")
     make, configs = BATCHES[name]()
-    tasks, options = [TASK, GridTask(SMALL, 9), TASK], {"snapshots": [10, 40], "rewards": [1.0, 10.0, 100.0]}
+    tasks = [TASK, GridTask(SMALL, 9), TASK]
+    options: dict[str, Any] = {"snapshots": [10, 40], "rewards": [1.0, 10.0, 100.0]}
 
     def start(use_compiled: bool) -> Experiment:
         learner = make(configs, SMALL.n_cells)

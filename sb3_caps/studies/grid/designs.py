@@ -289,7 +289,7 @@ def _targets(learner: str, map_name: str) -> Any:
     def trials(n_seeds: int) -> list[Trial]:
         sources = planned_sources()
         ops_tl = OPSTLConfig(sources=sources)
-        cells = {
+        cells: dict[str, list[tuple[str, Any, float]]] = {
             "caps": [(at("CAPS", 1, k), CAPSConfig(sources, half_life=k), 1.0) for k in (25.0, 800.0)]
             + [(at("CAPS", 100, 25), CAPSConfig(sources, half_life=25.0), 100.0)],
             "q_learning": [(at("Q-learning", None, k), QConfig(half_life=k), 1.0) for k in (25.0, 800.0)],

@@ -80,6 +80,7 @@ def run(args: argparse.Namespace) -> int:
             return 1
 
     study = Study(results, part.batches)
+    text: str | None
     if args.part != "figures":
         drawn, text = REPORTS[args.part](study, output, args.margin)
     else:

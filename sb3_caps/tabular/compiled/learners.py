@@ -5,11 +5,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
 from sb3_caps.tabular.base import N_ACTIONS, Learner
 from sb3_caps.tabular.caps import TabularCAPS
-from sb3_caps.tabular.compiled.loop import make_loop, uniform
+from sb3_caps.tabular.compiled.loop import make_loop, njit, uniform
 from sb3_caps.tabular.ops_tl import OPSTL
 from sb3_caps.tabular.option_critic import OptionCritic
 from sb3_caps.tabular.prql import PRQL

@@ -5,7 +5,11 @@ from math import floor
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from sb3_caps.common.extras import require
+
+# Its own types do not follow a function through its decorator.
+njit: Any = require("numba", "studies").njit
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
