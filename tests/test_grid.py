@@ -350,3 +350,48 @@ def test_optimal_policy_is_batched_and_can_be_pickled() -> None:
     actions = policy(observations)
     assert actions.shape == observations.shape
     np.testing.assert_array_equal(actions, plan("rooms", "G1").policy[observations])
+
+
+# The goals, where the paper's words put them
+
+
+def room(rows: range, columns: range) -> np.ndarray:
+    return np.array([row * ROOMS.width + column for row in rows for column in columns])
+
+
+LOWER_LEFT, ROOM_OF_G, ROOM_OF_G1 = (
+    room(range(17, 20), range(1, 5)),
+    room(range(11, 13), range(12, 16)),
+    room(range(1, 4), range(1, 6)),
+)
+
+
+def test_the_third_source_leads_out_of_the_lower_left_room_on_the_way_to_g() -> None:
+    planned, on = plan("rooms", "g"), evaluator("rooms", "g")
+    policy = plan("rooms", "G3").policy
+    values = planned.action_values[LOWER_LEFT]
+    right = values[np.arange(len(values)), policy[LOWER_LEFT]] >= 0.99 * values.max(axis=1)
+    assert right.all()
+    # Followed from there it is outside after a dozen moves, and does not come back.
+    on.start = np.zeros_like(on.start)
+    on.start[on.model.parts(LOWER_LEFT)] = 1.0 / on.model.parts(LOWER_LEFT).size
+    on.gamma = 1.0
+    assert on.occupancy(policy)[on.model.parts(LOWER_LEFT)].sum() < 12
+
+
+def test_no_source_goes_where_g_lies() -> None:
+    assert ROOMS.goals["g"] in ROOM_OF_G
+    for source in ("G1", "G2", "G3", "G4"):
+        on = evaluator("rooms", source)
+        on.gamma = 1.0
+        parts = on.model.parts(ROOM_OF_G)
+        on.start[parts] = 0.0
+        on.start /= on.start.sum()
+        # Steps in that room, of an episode that starts outside
+        assert on.occupancy(plan("rooms", source).policy)[parts].sum() < 0.01
+
+
+def test_g_prime_lies_in_the_room_of_the_first_source() -> None:
+    assert {ROOMS.goals["g'"], ROOMS.goals["G1"]} <= set(ROOM_OF_G1.tolist())
+    others = [ROOMS.goals[name] for name in ("G2", "G3", "G4", "g")]
+    assert not set(others) & set(ROOM_OF_G1.tolist())

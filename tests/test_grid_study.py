@@ -13,17 +13,22 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from sb3_caps.commands import main
 from sb3_caps.common.colours import option_colour
 from sb3_caps.common.save_util import is_running
 from sb3_caps.envs.grid import GridMap
-from sb3_caps.studies.grid.batches import BATCHES, METHODS, TASKS, with_needed
+from sb3_caps.studies.grid.batches import BATCHES, METHODS, TASKS, optimum
 from sb3_caps.studies.grid.claims import claims
+from sb3_caps.studies.grid.designs import ALL, MAPS, N_TARGETS, SETTINGS, choices, targets, with_needed
 from sb3_caps.studies.grid.drawing import ARROWS, draw_options
 from sb3_caps.studies.grid.metrics import Study, episodes_to, optimal_actions, source_agreement
+from sb3_caps.studies.grid.reports import highest, predicted_theta
 from sb3_caps.studies.grid.results import Results, execute, run_batch
+from sb3_caps.studies.grid.verdicts import Difference, at_least, better, difference
 from sb3_caps.studies.shared.plots import new_figure, save
+from sb3_caps.studies.shared.statistics import Interval
 
 RUNS, EPISODES = 2, 15
 
@@ -71,12 +76,13 @@ def test_every_run_has_its_own_seed_and_nothing_is_run_twice() -> None:
 # Stopping and going on
 
 
-def test_a_killed_batch_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_a_killed_batch_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, killed = Results(tmp_path / "whole", 1, 150), Results(tmp_path / "killed", 1, 150)
     execute(whole.run("prql"))
     # A process that saves after every look, killed without warning as soon as it has saved once.
     code = (
-        "from pathlib import Path; from sb3_caps.studies.grid import results as g; g.CHECKPOINT_SECONDS = 0.0; "
+        "from pathlib import Path; from sb3_caps.studies.grid import results as g; "
+        "g.CHECKPOINT_SECONDS, g.STEPS_BETWEEN_LOOKS = 0.0, 300; "
         f"g.execute(g.Results(Path({str(tmp_path / 'killed')!r}), 1, 150).run('prql'))"
     )
     process = subprocess.Popen([sys.executable, "-c", code])
@@ -91,8 +97,9 @@ def test_a_killed_batch_goes_on_where_it_was(tmp_path: Path) -> None:
     saved = checkpoint.stat().st_size
     assert saved > 0
     reports: list[int] = []
+    monkeypatch.setattr("sb3_caps.studies.grid.results.STEPS_BETWEEN_LOOKS", 300)
     run_batch(killed, "prql", reports.append)
-    # From the start the first report, after 1000 steps of three runs, would be of far fewer than from the checkpoint.
+    # From the start the first report, after 300 steps of three runs, would be of fewer than from the checkpoint.
     fresh: list[int] = []
     run_batch(Results(tmp_path / "fresh", 1, 150), "prql", fresh.append)
     assert reports[0] > fresh[0]
@@ -156,7 +163,8 @@ def test_a_killed_study_leaves_nobody_at_work(tmp_path: Path) -> None:
 
 def test_two_writers_of_one_batch_publish_whole_files(tmp_path: Path) -> None:
     code = (
-        "from pathlib import Path; from sb3_caps.studies.grid import results as g; g.CHECKPOINT_SECONDS = 0.0; "
+        "from pathlib import Path; from sb3_caps.studies.grid import results as g; "
+        "g.CHECKPOINT_SECONDS, g.STEPS_BETWEEN_LOOKS = 0.0, 300; "
         f"g.execute(g.Results(Path({str(tmp_path)!r}), 1, 60).run('prql'))"
     )
     writers = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(2)]
@@ -177,6 +185,65 @@ def test_two_writers_of_one_batch_publish_whole_files(tmp_path: Path) -> None:
     assert not [path for path in results.path("prql", "").iterdir() if path.name.endswith(".partial")]
 
 
+# Words
+
+
+def test_words_of_differences() -> None:
+    def word(low: float, high: float) -> str:
+        return better(Difference((low + high) / 2, low, high), margin=0.05)
+
+    assert word(0.01, 0.3) == "held"
+    assert word(-0.02, 0.04) == "failed: no difference"
+    assert word(-0.2, 0.04) == "failed"
+    assert word(-0.3, -0.01) == "failed: the opposite"
+    assert word(-0.01, 0.06) == "undecided"
+    bar = [at_least(Interval(mean, 0.02), 0.9) for mean in (0.93, 0.91, 0.85)]
+    assert bar == ["held", "undecided", "failed"]
+
+
+def test_differences_are_not_paired() -> None:
+    random = np.random.default_rng(0)
+    first, second = random.normal(1.0, 0.1, 10), random.normal(0.5, 0.3, 12)
+    expected = stats.ttest_ind(first, second, equal_var=False).confidence_interval()
+    found = difference(first, second)
+    np.testing.assert_allclose([found.low, found.high], expected)
+    np.testing.assert_allclose(found, difference(first[::-1], second))
+    assert difference(np.ones(1), np.zeros(1)) == Difference(1.0, 1.0, 1.0)
+
+
+def test_every_method_is_tuned_over_as_many_settings() -> None:
+    assert {len(choice.settings) for choice in choices().values()} == {SETTINGS}
+    assert {choice.base.random_ties for choice in choices().values()} == {True, False}
+    trials = ALL["tuning_ops_tl"].trials(2)
+    # A source task is learned from the other three, on seeds that no result is reported for.
+    assert {len(trial.config.sources) for trial in trials} == {3}
+    assert {trial.task for trial in trials} == {"G1", "G2", "G3", "G4"}
+    assert min(trial.seed for trial in trials) >= 1000
+
+
+def test_the_rate_of_equation_2() -> None:
+    # One visit after the other, against the closed form.
+    theta, pushes = 0.0, 0.0
+    for _ in range(20_000):
+        beta = 1 / (1 + np.exp(-theta))
+        theta += 0.02 * beta * (1 - beta)
+        pushes += 0.02
+    np.testing.assert_allclose(predicted_theta(np.array([pushes])), theta, rtol=1e-3)
+
+
+def test_random_targets_are_free_cells_that_no_task_has() -> None:
+    for name in MAPS:
+        on = GridMap.load(name)
+        cells = [int(target.split("/")[1]) for target in targets(name)]
+        assert len(set(cells)) == N_TARGETS
+        assert set(cells) <= set(on.free_cells.tolist()) - set(on.goals.values())
+
+
+def test_the_coarse_optimum_is_near_the_planners() -> None:
+    for name in TASKS:
+        assert highest(name) == pytest.approx(optimum(name).value, rel=0.05)
+
+
 # The command
 
 
@@ -191,15 +258,15 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_study_leaves_figures_tables_curves_configs_and_commands(finished: Path) -> None:
     folder = finished / f"{RUNS}_runs_{EPISODES}_episodes"
-    for name in (*(f"figure_{number}.png" for number in range(1, 8)), "theorem_2.png"):
-        assert (folder / name).read_bytes().startswith(b"\x89PNG")
+    for number in range(1, 8):
+        assert (folder / f"figure_{number}.png").read_bytes().startswith(b"\x89PNG")
     text = (folder / "tables.md").read_text()
     for heading in ("Figure 2", "Figure 5", "Figure 7", "## Ablations on g", "## Claims"):
         assert heading in text
     for batch in BATCHES:
         config = json.loads((folder / batch / "config.json").read_text())["trials"]
         with np.load(folder / batch / "result.npz") as result:
-            assert result["returns"].shape == (len(config), EPISODES)
+            assert result["returns"].shape == (len(config), BATCHES[batch].episodes(EPISODES))
             assert (result["returns"] >= 0).all()
         assert (folder / batch / "command.txt").read_text().startswith("sb3-caps")
         assert not (folder / batch / "checkpoint.pkl").exists()
@@ -235,16 +302,38 @@ def test_a_damaged_result_is_set_aside_and_run_again(finished: Path, capsys: pyt
 
 
 def test_every_claim_has_a_verdict_and_a_number(finished: Path) -> None:
-    rows = claims(Study(Results(finished, RUNS, EPISODES)))
+    rows = claims(Study(Results(finished, RUNS, EPISODES), list(BATCHES)), margin=0.05)
     assert len(rows) > 20
     for row in rows:
-        assert row.holds in ("yes", "no", "partly", "no difference")
-        assert any(character.isdigit() for character in row.evidence)
+        assert row.verdict.split(":")[0] in ("held", "failed", "undecided")
+        assert any(character.isdigit() for character in row.measured)
+
+
+@pytest.mark.parametrize(
+    ("part", "heading"),
+    [
+        ("surface", "Which statements hold where"),
+        ("tuning", "CAPS minus the others"),
+        ("targets", "30 random targets"),
+        ("theorems", "Equation 2 predicts"),
+    ],
+)
+def test_the_other_parts_leave_tables_and_figures(part: str, heading: str, tmp_path: Path) -> None:
+    arguments = ["--part", part, "--runs", "2", "--episodes", "3", "--results", str(tmp_path), "--jobs", "1"]
+    assert main(["reproduce", "grid", *arguments]) == 0
+    folder = tmp_path / "2_runs_3_episodes"
+    assert heading in (folder / f"{part}.md").read_text()
+    assert (folder / f"{part}.png").exists() == (part != "tuning")
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [(["--runs", "0"], "--runs must be at least 1"), (["--episodes", "-3"], "--episodes must be at least 1")],
+    [
+        (["--runs", "0"], "--runs must be at least 1"),
+        (["--episodes", "-3"], "--episodes must be at least 1"),
+        (["--part", "surface", "--figure", "2"], "leave --part surface out"),
+        (["--draw"], "--draw is for --part surface"),
+    ],
 )
 def test_bad_arguments(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reproduce", "grid", *arguments]) == 2

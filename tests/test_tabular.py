@@ -175,12 +175,21 @@ def test_q_learning_by_hand() -> None:
 
 def test_epsilon_schedule_and_choice() -> None:
     np.testing.assert_allclose(hyperbolic(np.array([800.0]), np.array([0, 800, 2400])), [1.0, 0.5, 0.25])
+    np.testing.assert_array_equal(hyperbolic(np.array([np.inf]), np.array([0, 10**9])), 1.0)
     values = np.array([[0.1, 0.7, 0.7, 0.0]] * 4)
     epsilon = np.full(4, 0.3)
     explore, choice = np.array([0.2, 0.2, 0.4, 0.4]), np.array([0.1, 0.9, 0.4, 0.6])
     # Random among four, then greedy among the two that are equal.
     np.testing.assert_array_equal(epsilon_greedy(values, epsilon, explore, choice), [0, 3, 1, 2])
     np.testing.assert_array_equal(argmax(values[:2], np.array([0.0, 0.9999999])), [1, 2])
+
+
+def test_ties_are_broken_at_random_or_by_order() -> None:
+    values, explore, choice = np.array([[0.1, 0.7, 0.7, 0.7]] * 2), np.array([0.9, 0.2]), np.array([0.99, 0.99])
+    first = np.array([False, False])
+    # The greedy choice is the first of the equal ones; exploration is as random as before.
+    np.testing.assert_array_equal(epsilon_greedy(values, np.full(2, 0.3), explore, choice, first), [1, 3])
+    np.testing.assert_array_equal(epsilon_greedy(values, np.full(2, 0.3), explore, choice), [3, 3])
 
 
 def test_prql_by_hand() -> None:

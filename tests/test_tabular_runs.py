@@ -25,6 +25,7 @@ from sb3_caps.tabular import (
     TabularCAPS,
 )
 from sb3_caps.tabular.caps import sigmoid
+from sb3_caps.tabular.compiled import compiled
 from sb3_caps.tabular.evaluation import call_and_return
 from sb3_caps.tabular.streams import Streams
 from tests.small_grid import RIGHT, SMALL, TASK
@@ -122,12 +123,21 @@ BATCHES: dict[str, Callable[[], tuple[type[Any], list[Any]]]] = {
         [
             CAPSConfig(sources()),
             CAPSConfig(sources()[:1], concurrent=False, learning_rate=0.1),
-            CAPSConfig(termination=0.5),
+            CAPSConfig(termination=0.5, random_ties=False, learning_rate_half_life=20.0),
         ],
     ),
     "Q-learning": lambda: (QLearning, [QConfig(), QConfig(half_life=10.0), QConfig(learning_rate=0.1)]),
-    "PRQL": lambda: (PRQL, [PRQLConfig(sources=sources(), reuse_decay=decay) for decay in (0.9, 0.95, 1.0)]),
-    "OPS-TL": lambda: (OPSTL, [OPSTLConfig(sources=sources(), bonus=bonus) for bonus in (0.0, 0.1, 1.0)]),
+    "PRQL": lambda: (
+        PRQL,
+        [PRQLConfig(sources=sources(), reuse_half_life=k, random_ties=k > 9) for k in (9.0, 99.0, np.inf)],
+    ),
+    "OPS-TL": lambda: (
+        OPSTL,
+        [
+            OPSTLConfig(sources=sources(), bonus=b, reuse_half_life=k)
+            for b, k in ((0.0, 9.0), (0.1, 99.0), (1.0, np.inf))
+        ],
+    ),
     "Option-Critic": lambda: (
         OptionCritic,
         [OptionCriticConfig([np.zeros((SMALL.n_cells, 4))] * 2, half_life=k) for k in (0.0, 10.0, 800.0)],
@@ -151,6 +161,68 @@ def test_batched_runs_equal_single_runs(name: str) -> None:
             width = table.shape[-1]
             np.testing.assert_array_equal(together.learner.tables()[key][index, ..., :width], table[0])
             np.testing.assert_array_equal(together.snapshots[key][:, index, ..., :width], alone.snapshots[key][:, 0])
+
+
+@pytest.mark.parametrize("name", BATCHES)
+def test_compiled_runs_equal_batched_runs(name: str) -> None:
+    pytest.importorskip("numba")
+    make, configs = BATCHES[name]()
+    tasks = [TASK, GridTask(SMALL, 9), TASK]
+    options: dict[str, Any] = {"snapshots": [10, 40], "rewards": [1.0, 10.0, 100.0]}
+
+    def start(use_compiled: bool) -> Experiment:
+        learner = make(configs, SMALL.n_cells)
+        return Experiment(learner, tasks, [5, 6, 7], episodes=60, use_compiled=use_compiled, **options)
+
+    batched, fast, both = start(False), start(True), start(True)
+    assert compiled(fast.learner) is not None
+    batched.run()
+    fast.run()
+    # Stopped anywhere, and gone on with by the other one
+    both.run(steps=77)
+    both.use_compiled = False
+    both.run(steps=100)
+    both.use_compiled = True
+    both.run()
+    for other in (fast, both):
+        # The same draws and the same choices; exponentials may differ in their last digit.
+        np.testing.assert_array_equal(other.returns, batched.returns)
+        assert other.finished == batched.finished == 180
+        for key, table in batched.learner.tables().items():
+            np.testing.assert_allclose(other.learner.tables()[key], table, rtol=1e-9, atol=1e-9)
+            np.testing.assert_allclose(other.snapshots[key], batched.snapshots[key], rtol=1e-9, atol=1e-9)
+
+
+def test_what_has_no_compiled_twin_is_stepped_in_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Careful(QLearning):
+        """A rule of one's own."""
+
+    assert compiled(Careful([QConfig()], SMALL.n_cells)) is None
+    monkeypatch.setattr("sb3_caps.tabular.compiled.available", lambda: False)
+    learner = QLearning([QConfig()], SMALL.n_cells)
+    assert compiled(learner) is None
+    assert Experiment(learner, [TASK], [1], episodes=3).run()
+
+
+def test_the_reward_scales_what_is_learned_and_not_what_is_recorded() -> None:
+    # A power of two is exact: Q-learning, which has no other scale, does the same at any reward.
+    learner = QLearning([QConfig(half_life=10.0)] * 2, SMALL.n_cells)
+    experiment = Experiment(learner, [TASK] * 2, [3, 3], episodes=50, rewards=[1.0, 8.0], use_compiled=False)
+    experiment.run()
+    np.testing.assert_array_equal(experiment.returns[0], experiment.returns[1])
+    values = learner.tables()["values"]
+    np.testing.assert_array_equal(8.0 * values[0], values[1])
+    with pytest.raises(ValueError, match="positive reward for each of 2 runs"):
+        Experiment(learner, [TASK] * 2, [3, 3], episodes=50, rewards=[1.0, 0.0])
+
+
+def test_termination_learning_rate_times_reward_is_all_that_matters_to_caps() -> None:
+    configs = [CAPSConfig(sources(), termination_learning_rate=rate) for rate in (1.6, 0.2)]
+    learner = TabularCAPS(configs, SMALL.n_cells)
+    experiment = Experiment(learner, [TASK] * 2, [3, 3], episodes=50, rewards=[1.0, 8.0], use_compiled=False)
+    experiment.run()
+    np.testing.assert_array_equal(experiment.returns[0], experiment.returns[1])
+    np.testing.assert_allclose(learner.tables()["theta"][0], learner.tables()["theta"][1], rtol=1e-12)
 
 
 def test_a_stopped_experiment_goes_on_as_if_nothing_had_happened() -> None:

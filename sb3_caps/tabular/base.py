@@ -143,25 +143,33 @@ def argmax(values: np.ndarray, draws: np.ndarray) -> np.ndarray:
     return (ranks > (draws * ranks[:, -1])[:, None]).argmax(axis=1)
 
 
-def epsilon_greedy(values: np.ndarray, epsilon: np.ndarray, explore: np.ndarray, choice: np.ndarray) -> np.ndarray:
+def epsilon_greedy(
+    values: np.ndarray,
+    epsilon: np.ndarray,
+    explore: np.ndarray,
+    choice: np.ndarray,
+    random_ties: np.ndarray | bool = True,
+) -> np.ndarray:
     """
     :param values: of shape (rows, choices); a choice that a row does not have is minus infinity
     :param epsilon: the probability of a random choice in each row
     :param explore: one uniform draw for each row: explore or not?
     :param choice: one uniform draw for each row: which one?
+    :param random_ties: whether the greedy choice is drawn among equal values, or is the first of them
     :return: an index for each row
     """
+    exploring = explore < epsilon
     # Under exploration all choices that exist are equal.
-    levelled = np.where((explore < epsilon)[:, None] & (values > -np.inf), 0.0, values)
-    return argmax(levelled, choice)
+    levelled = np.where(exploring[:, None] & (values > -np.inf), 0.0, values)
+    return argmax(levelled, np.where(exploring | random_ties, choice, 0.0))
 
 
 def hyperbolic(half_life: np.ndarray, episodes: np.ndarray) -> np.ndarray:
     """
     The paper's ε = 1 − k / (k + K) of episode k, with K = 800.
 
-    :param half_life: K, after which ε is one half
+    :param half_life: K, after which ε is one half; infinite for an ε of 1
     :param episodes: k
     :return: ε
     """
-    return half_life / (episodes + half_life)
+    return 1.0 / (1.0 + episodes / half_life)

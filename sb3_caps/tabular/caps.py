@@ -16,6 +16,8 @@ class CAPSConfig:
 
     :param sources: the action of each source policy in each state
     :param learning_rate: α of Q_O
+    :param learning_rate_half_life: K of a factor 1 − k / (k + K) of α in episode k, as the theorems ask for; infinite
+        for a constant α, as in the paper's experiments
     :param termination_learning_rate: α_β of θ
     :param gamma: the discount factor
     :param half_life: K of ε = 1 − k / (k + K) in episode k
@@ -24,10 +26,12 @@ class CAPSConfig:
     :param initial_termination: β of all options at the start, or (β of sources, β of primitive options)
     :param concurrent: update all options that agree with the action, or only the active one
     :param primitives: add the primitive options
+    :param random_ties: draw the greedy option among equal values, or take the first of them
     """
 
     sources: Sequence[np.ndarray] = field(default_factory=list)
     learning_rate: float = 0.5
+    learning_rate_half_life: float = np.inf
     termination_learning_rate: float = 0.2
     gamma: float = GAMMA
     half_life: float = 25.0
@@ -36,6 +40,7 @@ class CAPSConfig:
     initial_termination: float | tuple[float, float] = 0.5
     concurrent: bool = True
     primitives: bool = True
+    random_ties: bool = True
 
     def __post_init__(self) -> None:
         if not self.sources and not self.primitives:
@@ -75,14 +80,18 @@ class TabularCAPS(Learner):
         self.actions = self.actions.reshape(-1, n_options)
         self.absent = np.where(self.actions[::n_states] < 0, -np.inf, 0.0)
         self.values = np.zeros(self.actions.shape)
+        #: how often each option has arrived in each state, so that its β was updated there
+        self.arrivals = np.zeros(self.actions.shape, dtype=np.int64)
         self.option = np.zeros(self.n_runs, dtype=np.intp)
 
         self.learning_rate = column(configs, lambda config: config.learning_rate)
+        self.learning_rate_half_life = column(configs, lambda config: config.learning_rate_half_life)
         self.termination_learning_rate = column(configs, lambda config: config.termination_learning_rate)
         self.gamma = column(configs, lambda config: config.gamma)
         self.half_life = column(configs, lambda config: config.half_life)
         self.regularization = column(configs, lambda config: config.regularization)
         self.concurrent = column(configs, lambda config: config.concurrent).astype(bool)
+        self.random_ties = column(configs, lambda config: config.random_ties).astype(bool)
         self.some_alone = not self.concurrent.all()
         self.termination_learning_rate[[config.termination is not None for config in configs]] = 0.0
         start = np.array([_initial_termination(config, n_options) for config in configs])
@@ -135,7 +144,8 @@ class TabularCAPS(Learner):
             active = np.arange(agree.shape[1]) == self.option[runs][:, None]
             agree &= self.concurrent[runs][:, None] | active
         values = self.values[rows]
-        self.values[rows] = values + (self.learning_rate[runs][:, None] * agree) * (targets - values)
+        rate = self.learning_rate[runs] * hyperbolic(self.learning_rate_half_life[runs], self.episodes[runs])
+        self.values[rows] = values + (rate[:, None] * agree) * (targets - values)
 
     def _update_termination(self, runs: np.ndarray, next_rows: np.ndarray) -> None:
         """Equation 2, for the active option in the state that it has arrived in."""
@@ -146,11 +156,12 @@ class TabularCAPS(Learner):
         slope = beta * (1.0 - beta)
         step = self.termination_learning_rate[runs] * slope * (advantage + self.regularization[runs])
         self.theta[next_rows, option] -= step
+        self.arrivals[next_rows, option] += 1
 
     def _choose(self, runs: np.ndarray, states: np.ndarray, draws: np.ndarray) -> np.ndarray:
         values = self.values[self.rows(runs, states)] + self.absent[runs]
         epsilon = hyperbolic(self.half_life[runs], self.episodes[runs])
-        return epsilon_greedy(values, epsilon, draws[:, 1], draws[:, 2])
+        return epsilon_greedy(values, epsilon, draws[:, 1], draws[:, 2], self.random_ties[runs])
 
     def greedy(self) -> Greedy:
         shape = (self.n_runs, self.n_states, -1)
@@ -159,7 +170,8 @@ class TabularCAPS(Learner):
 
     def tables(self) -> dict[str, np.ndarray]:
         shape = (self.n_runs, self.n_states, -1)
-        return {"values": self.values.reshape(shape), "theta": self.theta.reshape(shape)}
+        tables = {"values": self.values, "theta": self.theta, "arrivals": self.arrivals}
+        return {name: table.reshape(shape) for name, table in tables.items()}
 
 
 def _option_actions(config: CAPSConfig, n_states: int) -> np.ndarray:

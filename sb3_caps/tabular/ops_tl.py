@@ -21,7 +21,7 @@ class OPSTLConfig(QConfig):
     :param reuse_decay: by which the probability of following the source, 1 in the first step of an episode, is
         multiplied in each step
     :param reuse_half_life: K of the factor 1 − k / (k + K) of that probability in episode k: the better the learned
-        policy, the less the source is followed
+        policy, the less the source is followed; infinite for a probability that decays within the episode only
     """
 
     sources: Sequence[np.ndarray] = field(default_factory=list)
@@ -64,7 +64,8 @@ class OPSTL(QLearning):
     def act(self, runs: np.ndarray, states: np.ndarray, draws: np.ndarray) -> np.ndarray:
         psi = self.psi[runs]
         epsilon = hyperbolic(self.half_life[runs], self.episodes[runs])
-        own = epsilon_greedy(self.values[self.rows(runs, states)], epsilon, draws[:, 1], draws[:, 2])
+        values = self.values[self.rows(runs, states)]
+        own = epsilon_greedy(values, epsilon, draws[:, 1], draws[:, 2], self.random_ties[runs])
         self.psi[runs] = psi * self.reuse_decay[runs]
         return np.where(draws[:, 0] < psi, self.sources[runs, self.chosen[runs], states], own)
 

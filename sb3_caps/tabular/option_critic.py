@@ -130,8 +130,8 @@ class OptionCritic(Learner):
         self.option[runs] = sample(probabilities, draws[:, 3])
 
     def _epsilon(self, runs: np.ndarray) -> np.ndarray:
-        # With a half-life of 0, counting episodes from 1 keeps ε at 0 from the first episode on.
-        return hyperbolic(self.half_life[runs], self.episodes[runs] + (self.half_life[runs] == 0))
+        half_life = self.half_life[runs]
+        return (half_life > 0.0) * hyperbolic(np.maximum(half_life, 1e-9), self.episodes[runs])
 
     def greedy(self) -> Greedy:
         shape = (self.n_runs, self.n_states, self.n_options)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from sb3_caps.tabular.base import argmax
+from sb3_caps.tabular.base import epsilon_greedy, hyperbolic
 from sb3_caps.tabular.q_learning import QConfig, QLearning
 
 
@@ -18,12 +18,14 @@ class PRQLConfig(QConfig):
     :param temperature_step: by how much the temperature of the softmax over gains grows in an episode, from 0
     :param reuse: ψ, the probability of following the past policy in the first step of an episode
     :param reuse_decay: υ, by which ψ is multiplied in each step
+    :param reuse_half_life: K of a factor 1 − k / (k + K) of ψ in episode k; infinite for none, as in its paper
     """
 
     sources: Sequence[np.ndarray] = field(default_factory=list)
     temperature_step: float = 0.05
     reuse: float = 1.0
     reuse_decay: float = 0.95
+    reuse_half_life: float = np.inf
 
 
 class PRQL(QLearning):
@@ -50,21 +52,21 @@ class PRQL(QLearning):
         self.temperature_step = np.array([config.temperature_step for config in configs])
         self.reuse = np.array([config.reuse for config in configs])
         self.reuse_decay = np.array([config.reuse_decay for config in configs])
+        self.reuse_half_life = np.array([config.reuse_half_life for config in configs])
 
     def begin(self, runs: np.ndarray, states: np.ndarray, draws: np.ndarray) -> None:
         temperature = self.temperature_step[runs] * self.episodes[runs]
         scaled = temperature[:, None] * self.gains[runs]
         weights = np.exp(scaled - scaled.max(axis=1, keepdims=True)).cumsum(axis=1)
         self.chosen[runs] = (weights > (draws[:, 4] * weights[:, -1])[:, None]).argmax(axis=1)
-        self.psi[runs] = self.reuse[runs]
+        self.psi[runs] = self.reuse[runs] * hyperbolic(self.reuse_half_life[runs], self.episodes[runs])
 
     def act(self, runs: np.ndarray, states: np.ndarray, draws: np.ndarray) -> np.ndarray:
         chosen, psi = self.chosen[runs], self.psi[runs]
         new = chosen == self.sources.shape[1]
         values = self.values[self.rows(runs, states)]
         # The new policy is fully greedy when it was chosen for the episode.
-        explore = ~new & (draws[:, 1] < psi)
-        own = argmax(np.where(explore[:, None], 0.0, values), draws[:, 2])
+        own = epsilon_greedy(values, np.where(new, 0.0, psi), draws[:, 1], draws[:, 2], self.random_ties[runs])
         past = self.sources[runs, np.where(new, 0, chosen), states]
         self.psi[runs] = psi * self.reuse_decay[runs]
         return np.where(~new & (draws[:, 0] < psi), past, own)

@@ -16,11 +16,13 @@ class QConfig:
     :param learning_rate: α
     :param gamma: the discount factor
     :param half_life: K of ε = 1 − k / (k + K) in episode k
+    :param random_ties: draw the greedy action among equal values, or take the first of them
     """
 
     learning_rate: float = 0.5
     gamma: float = GAMMA
     half_life: float = 800.0
+    random_ties: bool = True
 
 
 class QLearning(Learner):
@@ -39,13 +41,15 @@ class QLearning(Learner):
         self.learning_rate = column(configs, lambda config: config.learning_rate)
         self.gamma = column(configs, lambda config: config.gamma)
         self.half_life = column(configs, lambda config: config.half_life)
+        self.random_ties = column(configs, lambda config: config.random_ties).astype(bool)
 
     def begin(self, runs: np.ndarray, states: np.ndarray, draws: np.ndarray) -> None:
         """Q-learning needs no preparation of an episode."""
 
     def act(self, runs: np.ndarray, states: np.ndarray, draws: np.ndarray) -> np.ndarray:
         epsilon = hyperbolic(self.half_life[runs], self.episodes[runs])
-        return epsilon_greedy(self.values[self.rows(runs, states)], epsilon, draws[:, 0], draws[:, 1])
+        values = self.values[self.rows(runs, states)]
+        return epsilon_greedy(values, epsilon, draws[:, 0], draws[:, 1], self.random_ties[runs])
 
     def learn(
         self,

@@ -31,19 +31,30 @@ class Streams:
 
     def __init__(self, seeds: Sequence[int], columns: int) -> None:
         self.columns = columns
-        self._starts = mix(mix(np.array(seeds, dtype=np.uint64) + _GOLDEN))
-        self._step = 0
+        self.starts = mix(mix(np.array(seeds, dtype=np.uint64) + _GOLDEN))
+        #: the number of the next step
+        self.step = 0
         self._block: np.ndarray = np.zeros((0, len(seeds), columns))
 
     def next(self) -> np.ndarray:
         """
         :return: the draws of the next step, of shape (runs, columns)
         """
-        index = self._step % BLOCK
+        index = self.step % BLOCK
         if index == 0:
             self._fill()
-        self._step += 1
+        self.step += 1
         return self._block[index]
+
+    def skip(self, steps: int) -> None:
+        """
+        Go on as if that many steps had been drawn.
+
+        :param steps: how many
+        """
+        self.step += steps
+        if self.step % BLOCK:
+            self._fill()
 
     def keep(self, runs: np.ndarray) -> None:
         """
@@ -51,10 +62,11 @@ class Streams:
 
         :param runs: the indices of the runs to keep
         """
-        self._starts = self._starts[runs]
+        self.starts = self.starts[runs]
         self._block = self._block[:, runs]
 
     def _fill(self) -> None:
-        counters = np.arange(self._step * self.columns, (self._step + BLOCK) * self.columns, dtype=np.uint64)
+        first = self.step - self.step % BLOCK
+        counters = np.arange(first * self.columns, (first + BLOCK) * self.columns, dtype=np.uint64)
         steps = (counters * _GOLDEN).reshape(BLOCK, 1, self.columns)
-        self._block = (mix(steps + self._starts[:, None]) >> np.uint64(11)) * 2.0**-53
+        self._block = (mix(steps + self.starts[:, None]) >> np.uint64(11)) * 2.0**-53

@@ -111,15 +111,17 @@ class BatchedGrid:
         goals = [task.map.goal_cell(task.goal) for task in different]
         starts = [task.map.start_cells(goal) for task, goal in zip(different, goals, strict=True)]
         counts = np.array([len(cells) for cells in starts])
-        padded = np.zeros((len(different), counts.max()), dtype=np.intp)
-        for row, cells in zip(padded, starts, strict=True):
+        #: the cells in which an episode may start, one row for each different task, and how many there are
+        self.starts = np.zeros((len(different), counts.max()), dtype=np.intp)
+        self.start_counts = counts
+        for row, cells in zip(self.starts, starts, strict=True):
             row[: len(cells)] = cells
 
         numbers = {task: number for number, task in enumerate(different)}
-        index = np.array([numbers[task] for task in tasks])
-        self.goals = np.array(goals)[index]
-        self._offsets = np.array([maps.index(task.map) * self.table.size for task in different])[index]
-        self._start_counts, self._starts = counts[index], padded[index]
+        #: the row of each agent's task
+        self.tasks = np.array([numbers[task] for task in tasks])
+        self.goals = np.array(goals)[self.tasks]
+        self.offsets = np.array([maps.index(task.map) * self.table.size for task in different])[self.tasks]
         self.positions = np.zeros((len(tasks), 2))
         self.cells = np.zeros(len(tasks), dtype=np.intp)
         self.steps = np.zeros(len(tasks), dtype=np.intp)
@@ -135,8 +137,8 @@ class BatchedGrid:
         :param agents: the agents' indices
         :param draws: three uniform draws for each of them
         """
-        index = (draws[:, 0] * self._start_counts[agents]).astype(np.intp)
-        cells = self._starts[agents, index]
+        rows = self.tasks[agents]
+        cells = self.starts[rows, (draws[:, 0] * self.start_counts[rows]).astype(np.intp)]
         self.cells[agents] = cells
         self.positions[agents, 0] = inside(cells // self.table.width, draws[:, 1])
         self.positions[agents, 1] = inside(cells % self.table.width, draws[:, 2])
@@ -152,7 +154,7 @@ class BatchedGrid:
             is over), and whether its episode was truncated
         """
         noise = (2.0 * draws - 1.0) * self.noise
-        self.positions = self.table.move(self.positions, actions, noise, self._offsets)
+        self.positions = self.table.move(self.positions, actions, noise, self.offsets)
         corner = np.floor(self.positions).astype(np.intp)
         self.cells = corner[:, 0] * self.table.width + corner[:, 1]
         self.steps += 1
@@ -165,5 +167,5 @@ class BatchedGrid:
 
         :param agents: the indices of the agents to keep
         """
-        for name in ("goals", "_offsets", "_start_counts", "_starts", "positions", "cells", "steps"):
+        for name in ("tasks", "goals", "offsets", "positions", "cells", "steps"):
             setattr(self, name, getattr(self, name)[agents])

@@ -1,13 +1,14 @@
 """What the grid study runs: for each batch, the method, task, seed and configuration of every trial in it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from sb3_caps.envs.grid import GridMap, GridTask, Plan, plan
+from sb3_caps.envs.grid.dynamics import NOISE
 from sb3_caps.tabular import (
     OPSTL,
     PRQL,
@@ -47,12 +48,14 @@ class Trial:
     :param task: a key of ``TASKS`` or ``SOURCE_TASKS``
     :param seed: its random numbers
     :param config: its learner's configuration
+    :param reward: R, the reward at the goal
     """
 
     variant: str
     task: str
     seed: int
     config: Any
+    reward: float = 1.0
 
     def describe(self) -> dict[str, Any]:
         """
@@ -60,7 +63,7 @@ class Trial:
         """
         values = {item.name: getattr(self.config, item.name) for item in fields(self.config)}
         described = {key: len(value) if key in ("sources", "preferences") else value for key, value in values.items()}
-        return {"variant": self.variant, "task": self.task, "seed": self.seed, **described}
+        return {"variant": self.variant, "task": self.task, "seed": self.seed, "reward": self.reward, **described}
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,9 @@ class Batch:
     :param needs: a batch that has to be finished before, if there is one
     :param complete: from the trials and the result of that batch to the trials with what it has learned
     :param snapshots: keep the tables after these shares of all episodes
+    :param lengthen: its trials have this many times the episodes of the study
+    :param light: keep the means of a hundred blocks of episodes, and nothing else
+    :param noise: the largest deviation of a move
     """
 
     learner: Callable[..., Learner]
@@ -80,27 +86,40 @@ class Batch:
     needs: str | None = None
     complete: Callable[[list[Trial], Tables], list[Trial]] | None = None
     snapshots: tuple[float, ...] = ()
+    lengthen: float = 1.0
+    light: bool = False
+    noise: float = NOISE
+
+    def episodes(self, of_the_study: int) -> int:
+        """
+        :param of_the_study: how many episodes most trials have
+        :return: how many those of this batch have
+        """
+        return max(1, round(of_the_study * self.lengthen))
 
 
-@lru_cache
+@cache
 def task(name: str) -> GridTask:
     """
-    :param name: a key of ``TASKS`` or ``SOURCE_TASKS``
+    :param name: a key of ``TASKS`` or ``SOURCE_TASKS``, or a map and a cell, as in ``"rooms/123"``
     :return: the task
     """
+    if "/" in name:
+        map_name, cell = name.split("/")
+        return GridTask(_map(map_name), int(cell))
     map_name, goal = {**TASKS, **SOURCE_TASKS}[name]
     return GridTask(_map(map_name), goal)
 
 
-@lru_cache
+@cache
 def _map(name: str) -> GridMap:
     return GridMap.load(name)
 
 
-@lru_cache
+@cache
 def optimum(name: str) -> Plan:
     """
-    :param name: a key of ``TASKS`` or ``SOURCE_TASKS``
+    :param name: a task, as :func:`task` takes it
     :return: the planner's solution
     """
     return plan(*task(name))
@@ -113,15 +132,23 @@ def planned_sources() -> list[np.ndarray]:
     return [optimum(name).policy for name in SOURCE_TASKS]
 
 
-def _each_seed(variant: str, task_name: str, n_seeds: int, config: Any) -> list[Trial]:
-    return [Trial(variant, task_name, seed, config) for seed in range(n_seeds)]
+def each_seed(variant: str, task_name: str, n_seeds: int, config: Any, reward: float = 1.0) -> list[Trial]:
+    """
+    :param variant: the method, or the ablation
+    :param task_name: its task
+    :param n_seeds: how many seeds, from 0 on
+    :param config: of all
+    :param reward: R of all
+    :return: a trial for each seed
+    """
+    return [Trial(variant, task_name, seed, config, reward) for seed in range(n_seeds)]
 
 
 def _on_all_tasks(variants: Mapping[str, Callable[[], Any]]) -> Callable[[int], list[Trial]]:
     def trials(n_seeds: int) -> list[Trial]:
         configs = {variant: make() for variant, make in variants.items()}
         return [
-            trial for name, config in configs.items() for on in TASKS for trial in _each_seed(name, on, n_seeds, config)
+            trial for name, config in configs.items() for on in TASKS for trial in each_seed(name, on, n_seeds, config)
         ]
 
     return trials
@@ -130,19 +157,22 @@ def _on_all_tasks(variants: Mapping[str, Callable[[], Any]]) -> Callable[[int], 
 def _q_learning(n_seeds: int) -> list[Trial]:
     caps_epsilon = QConfig(half_life=CAPSConfig().half_life)
     trials = _on_all_tasks({"Q-learning": QConfig, "Q-learning, ε of CAPS": lambda: caps_epsilon})(n_seeds)
-    return trials + _each_seed("Q-learning, α = 0.1", "g", n_seeds, QConfig(learning_rate=0.1))
+    return trials + each_seed("Q-learning, α = 0.1", "g", n_seeds, QConfig(learning_rate=0.1))
 
 
 def _learned_sources(n_seeds: int) -> list[Trial]:
-    return [trial for name in SOURCE_TASKS for trial in _each_seed("source", name, n_seeds, SOURCE_LEARNER)]
+    return [trial for name in SOURCE_TASKS for trial in each_seed("source", name, n_seeds, SOURCE_LEARNER)]
 
 
 def _option_critic_sources(n_seeds: int) -> list[Trial]:
-    config = OptionCriticConfig([_nothing_learned()], half_life=OC_SOURCE_HALF_LIFE)
-    return [trial for name in SOURCE_TASKS for trial in _each_seed("source", name, n_seeds, config)]
+    config = OptionCriticConfig([nothing_learned()], half_life=OC_SOURCE_HALF_LIFE)
+    return [trial for name in SOURCE_TASKS for trial in each_seed("source", name, n_seeds, config)]
 
 
-def _nothing_learned() -> np.ndarray:
+def nothing_learned() -> np.ndarray:
+    """
+    :return: the preferences of an option of Option-Critic at the start
+    """
     return np.zeros((_map("rooms").n_cells, N_ACTIONS))
 
 
@@ -162,7 +192,7 @@ def _take_learned_sources(trials: list[Trial], sources: Tables) -> list[Trial]:
 
 
 def _ablations(n_seeds: int) -> list[Trial]:
-    return [trial for name, config in ablations().items() for trial in _each_seed(name, "g", n_seeds, config)]
+    return [trial for name, config in ablations().items() for trial in each_seed(name, "g", n_seeds, config)]
 
 
 def ablations() -> dict[str, CAPSConfig]:
@@ -199,20 +229,26 @@ def ablations() -> dict[str, CAPSConfig]:
     }
 
 
-def _planned(config: Callable[..., Any], **changes: Any) -> Callable[[], Any]:
+def planned(config: Callable[..., Any], **changes: Any) -> Callable[[], Any]:
+    """
+    :param config: the class of a configuration
+    :param changes: what is not as it is by itself
+    :return: what makes it, with the planner's sources
+    """
     return lambda: config(sources=planned_sources(), **changes)
 
 
 BATCHES: dict[str, Batch] = {
     "sources": Batch(QLearning, _learned_sources),
-    "option_critic_sources": Batch(OptionCritic, _option_critic_sources),
+    # The paper trains these for 100,000 episodes; the study's trials have 3000.
+    "option_critic_sources": Batch(OptionCritic, _option_critic_sources, lengthen=100 / 3),
     "caps": Batch(
         TabularCAPS,
         _on_all_tasks(
             {
-                "CAPS": _planned(CAPSConfig),
-                "CAPS, β = 0.5": _planned(CAPSConfig, termination=0.5),
-                RECOMMENDED: _planned(CAPSConfig, termination_learning_rate=20.0),
+                "CAPS": planned(CAPSConfig),
+                "CAPS, β = 0.5": planned(CAPSConfig, termination=0.5),
+                RECOMMENDED: planned(CAPSConfig, termination_learning_rate=20.0),
             }
         ),
         snapshots=(0.02, 0.05, 0.1, 0.2, 0.5, 1.0),
@@ -220,20 +256,11 @@ BATCHES: dict[str, Batch] = {
     "ablations": Batch(TabularCAPS, _ablations, needs="sources", complete=_take_learned_sources),
     "option_critic": Batch(
         OptionCritic,
-        _on_all_tasks({"Option-Critic": lambda: OptionCriticConfig([_nothing_learned()])}),
+        _on_all_tasks({"Option-Critic": lambda: OptionCriticConfig([nothing_learned()])}),
         needs="option_critic_sources",
         complete=_start_options,
     ),
     "q_learning": Batch(QLearning, _q_learning),
-    "prql": Batch(PRQL, _on_all_tasks({"PRQL": _planned(PRQLConfig)})),
-    "ops_tl": Batch(OPSTL, _on_all_tasks({"OPS-TL": _planned(OPSTLConfig)})),
+    "prql": Batch(PRQL, _on_all_tasks({"PRQL": planned(PRQLConfig)})),
+    "ops_tl": Batch(OPSTL, _on_all_tasks({"OPS-TL": planned(OPSTLConfig)})),
 }
-
-
-def with_needed(names: Sequence[str]) -> list[str]:
-    """
-    :param names: some batches
-    :return: these and all that they need, in an order in which they can be run
-    """
-    wanted = {*names, *(BATCHES[name].needs for name in names)}
-    return [name for name in BATCHES if name in wanted]

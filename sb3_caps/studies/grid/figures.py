@@ -1,12 +1,12 @@
-"""Figures 1 to 7 of the grid study, and one on Theorem 2."""
+"""Figures 1 to 7 of the grid study."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from sb3_caps.common.colours import SOURCE_COLOURS
 from sb3_caps.studies.grid.batches import RECOMMENDED, SOURCE_TASKS, optimum, task
-from sb3_caps.studies.grid.claims import non_optimal_terminations
 from sb3_caps.studies.grid.drawing import draw_goals, draw_map, draw_options, draw_termination
 from sb3_caps.studies.grid.metrics import Study
 from sb3_caps.studies.shared.plots import (
@@ -14,8 +14,6 @@ from sb3_caps.studies.shared.plots import (
     METHOD_COLOURS,
     PAGE_WIDTH,
     TEXT_SIZE,
-    TITLE_SIZE,
-    draw_mean,
     new_figure,
     save,
     tidy,
@@ -27,6 +25,8 @@ DRAWN = ("CAPS", "CAPS, β = 0.5", RECOMMENDED, "Q-learning", "Q-learning, ε of
 DASHED = ("CAPS, β = 0.5", RECOMMENDED, "Q-learning, ε of CAPS")
 CURVE_FIGURES = {"g": 2, "g'": 5, "changed": 7}
 OPTION_NAMES = [*SOURCE_TASKS, "up", "down", "left", "right"]
+# More points than pixels only make files large.
+POINTS_APART = 10
 # The run that Figures 3 and 4 show, as good as any other.
 SHOWN_SEED = 0
 
@@ -34,7 +34,7 @@ SHOWN_SEED = 0
 def draw_figure(study: Study, number: int, folder: Path) -> list[Path]:
     """
     :param study: the finished results
-    :param number: the figure of the paper, or 0 for the one on Theorem 2
+    :param number: the figure of the paper
     :param folder: where to put the pictures
     :return: their paths
     """
@@ -44,8 +44,8 @@ def draw_figure(study: Study, number: int, folder: Path) -> list[Path]:
     if number == 4:
         shown = (("CAPS", "figure_4.png"), (RECOMMENDED, "figure_4_ours.png"))
         return [terminations(study, variant, folder / file) for variant, file in shown]
-    draw = {0: theorem_2, 1: map_and_goals, 3: options_taken, 6: changed_map}[number]
-    return [draw(study, folder / (f"figure_{number}.png" if number else "theorem_2.png"))]
+    draw = {1: map_and_goals, 3: options_taken, 6: changed_map}[number]
+    return [draw(study, folder / f"figure_{number}.png")]
 
 
 def map_and_goals(_: Study, path: Path) -> Path:
@@ -79,7 +79,7 @@ def learning_curves(study: Study, name: str, path: Path) -> Path:
                 curves = study.moving_average(variant, name)
             episodes = np.arange(study.results.episodes - curves.shape[1], study.results.episodes) + 1
             style = "--" if variant in DASHED else "-"
-            draw_mean(ax, episodes, curves, METHOD_COLOURS[variant], variant, style, bounds=(0.0, 1.0))
+            _draw_runs(ax, episodes, curves, METHOD_COLOURS[variant], variant, style, optimum(name).upper_bound)
         ax.axhline(optimum(name).value, color=INK, linewidth=1.2, linestyle=":", label="optimum")
         ax.set(xlabel="episode", ylabel="discounted return", ylim=(0, 1.08 * optimum(name).value))
         ax.set_title(f"averaged {average}", fontsize=TEXT_SIZE, color=INK)
@@ -90,6 +90,15 @@ def learning_curves(study: Study, name: str, path: Path) -> Path:
     where = "the changed map" if name == "changed" else f"task {name}"
     figure.suptitle(f"Learning {where}: mean and 95% interval over {study.results.n_runs} runs", color=INK)
     return save(figure, path)
+
+
+def _draw_runs(ax: Any, x: np.ndarray, curves: np.ndarray, colour: str, label: str, style: str, highest: float) -> None:
+    """Each run thin, their mean thick, and its 95% interval as far as returns go."""
+    x, curves = x[::POINTS_APART], curves[:, ::POINTS_APART]
+    mean, half = curves.mean(axis=0), half_width(curves)
+    ax.plot(x, curves.T, color=colour, linewidth=0.4, alpha=0.25)
+    ax.fill_between(x, (mean - half).clip(0), (mean + half).clip(max=highest), color=colour, alpha=0.15, linewidth=0)
+    ax.plot(x, mean, color=colour, linestyle=style, linewidth=1.8, label=label)
 
 
 def options_taken(study: Study, path: Path) -> Path:
@@ -112,22 +121,4 @@ def terminations(study: Study, variant: str, path: Path) -> Path:
         image = draw_termination(ax, on, beta[:, index], optimum(name).policy, on.goals["g"], f"source {name}")
     figure.colorbar(image, ax=axes, shrink=0.6, pad=0.015, label="probability of ending, β")
     figure.suptitle(f"{variant}: terminations of the sources after learning task g (seed {SHOWN_SEED})", color=INK)
-    return save(figure, path)
-
-
-def theorem_2(study: Study, path: Path) -> Path:
-    """How β of options whose action is not optimal goes to 1, and β of the others does not."""
-    figure, axes = new_figure(7.5, 4.2)
-    ax = axes[0, 0]
-    for variant in ("CAPS", RECOMMENDED):
-        episodes, wrong, right = non_optimal_terminations(study, "g", variant=variant)
-        for curves, label, style in ((wrong, "not optimal", "-"), (right, "optimal", ":")):
-            mean, spread = curves.mean(axis=1), half_width(curves.T)
-            line = {"color": METHOD_COLOURS[variant], "linestyle": style, "marker": "o", "markersize": 4, "capsize": 2}
-            ax.errorbar(episodes, mean, spread, label=f"{variant}: action {label}", **line)
-    ax.set(xlabel="episode", ylabel="mean β where it has been updated", ylim=(0, 1))
-    ax.set_title("Termination of options on task g, by whether their action is optimal", fontsize=TITLE_SIZE, color=INK)
-    ax.axhline(0.5, color=INK, linewidth=0.8, alpha=0.4)
-    ax.legend(frameon=False, fontsize=TEXT_SIZE)
-    tidy(ax)
     return save(figure, path)

@@ -1,11 +1,13 @@
 """Numbers of the grid study: learning curves, tables and what was learned compared with the planner's solution."""
 
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
 
 from sb3_caps.envs.grid.planner import evaluator
-from sb3_caps.studies.grid.batches import BATCHES, SOURCE_TASKS, optimum, task
+from sb3_caps.studies.grid.batches import SOURCE_TASKS, optimum, task
+from sb3_caps.studies.grid.designs import ALL
 from sb3_caps.studies.grid.results import Results
 from sb3_caps.studies.shared.statistics import Interval, first_reached, median_reached, running_mean
 
@@ -31,17 +33,18 @@ class Study:
     Finished results by variant and task.
 
     :param results: where they are
+    :param batches: the batches to look in
     """
 
-    def __init__(self, results: Results) -> None:
-        self.results = results
+    def __init__(self, results: Results, batches: Sequence[str]) -> None:
+        self.results, self.batches = results, batches
         self._loaded: dict[str, dict[str, np.ndarray]] = {}
 
     @cached_property
     def _rows(self) -> dict[tuple[str, str], tuple[str, list[int]]]:
         rows: dict[tuple[str, str], tuple[str, list[int]]] = {}
-        for batch in BATCHES:
-            for row, trial in enumerate(BATCHES[batch].trials(self.results.n_runs)):
+        for batch in self.batches:
+            for row, trial in enumerate(ALL[batch].trials(self.results.n_runs)):
                 key = (batch, trial.task) if trial.variant == "source" else (trial.variant, trial.task)
                 rows.setdefault(key, (batch, []))[1].append(row)
         return rows
@@ -58,6 +61,14 @@ class Study:
             self._loaded[batch] = self.results.load(batch)
         array = self._loaded[batch][name]
         return array[:, rows] if name.startswith("snapshot") else array[rows]
+
+    def has(self, variant: str, task_name: str) -> bool:
+        """
+        :param variant: a method or ablation
+        :param task_name: the task
+        :return: whether it is finished
+        """
+        return self.results.is_finished(self._rows[variant, task_name][0])
 
     def average_from_start(self, variant: str, task_name: str) -> np.ndarray:
         """
@@ -83,6 +94,15 @@ class Study:
         :return: the mean return of all episodes as a share of the optimum, for each run: the area under the curve
         """
         return self.array(variant, task_name, "returns").mean(axis=1, dtype=float) / optimum(task_name).value
+
+    def last_tenth(self, variant: str, task_name: str) -> np.ndarray:
+        """
+        :param variant: a method or ablation
+        :param task_name: the task
+        :return: the mean return of the last tenth of the episodes as a share of the optimum, for each run
+        """
+        returns = self.array(variant, task_name, "returns")
+        return returns[:, -max(1, returns.shape[1] // 10) :].mean(axis=1, dtype=float) / optimum(task_name).value
 
     def final(self, variant: str, task_name: str) -> np.ndarray:
         """

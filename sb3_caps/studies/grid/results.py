@@ -9,16 +9,20 @@ from typing import Any
 import numpy as np
 
 from sb3_caps.common.save_util import atomic_write, read_pickle, write_pickle
-from sb3_caps.studies.grid.batches import BATCHES, Trial, task, with_needed
+from sb3_caps.studies.grid.batches import Trial, task
+from sb3_caps.studies.grid.designs import ALL, with_needed
 from sb3_caps.studies.shared.runs import Run, set_aside, write_rows
 from sb3_caps.studies.shared.scheduler import run_missing, this_command
-from sb3_caps.tabular import Experiment
+from sb3_caps.tabular import Experiment, Greedy
 from sb3_caps.tabular.evaluation import call_and_return
 
-CHECKPOINT_SECONDS = 15.0
+CHECKPOINT_SECONDS = 60.0
 REPORT_SECONDS = 1.0
-STEPS_BETWEEN_LOOKS = 1000
+STEPS_BETWEEN_LOOKS = 10_000
 EVALUATION_EPISODES = 1000
+# So many runs are evaluated together, to save memory
+EVALUATED_TOGETHER = 100
+BLOCKS = 100
 CHECKPOINT, RESULT = "checkpoint.pkl", "result.npz"
 
 
@@ -63,7 +67,7 @@ class Results:
         :param batch: the name of a batch whose needs are finished
         :return: its trials
         """
-        trials, needs, complete = BATCHES[batch].trials(self.n_runs), BATCHES[batch].needs, BATCHES[batch].complete
+        trials, needs, complete = ALL[batch].trials(self.n_runs), ALL[batch].needs, ALL[batch].complete
         return trials if needs is None or complete is None else complete(trials, self.load(needs))
 
     def run(self, batch: str) -> Run:
@@ -73,7 +77,8 @@ class Results:
         """
         trials = [trial.describe() for trial in self.trials(batch)]
         config = {"batch": batch, "n_runs": self.n_runs, "episodes": self.episodes, "trials": trials}
-        return Run(self.folder / batch, config, steps=len(trials) * self.episodes, result=RESULT)
+        steps = len(trials) * ALL[batch].episodes(self.episodes)
+        return Run(self.folder / batch, config, steps=steps, result=RESULT)
 
 
 def run_all(results: Results, batches: Sequence[str], jobs: int) -> list[str]:
@@ -86,7 +91,7 @@ def run_all(results: Results, batches: Sequence[str], jobs: int) -> list[str]:
     :return: the errors of batches that failed
     """
     wanted = with_needed(batches)
-    first = [name for name in wanted if BATCHES[name].needs is None]
+    first = [name for name in wanted if ALL[name].needs is None]
     # What the first ones leave makes the trials of the others
     for stage in (first, [name for name in wanted if name not in first]):
         runs = [results.run(name) for name in stage]
@@ -139,10 +144,27 @@ def run_batch(results: Results, batch: str, report: Callable[[int], None]) -> No
 
 def _start(results: Results, batch: str, trials: list[Trial]) -> Experiment:
     first = task(trials[0].task).map
-    learner = BATCHES[batch].learner([trial.config for trial in trials], first.n_cells)
-    snapshots = [max(1, round(share * results.episodes)) for share in BATCHES[batch].snapshots]
-    seeds = [trial.seed for trial in trials]
-    return Experiment(learner, [task(trial.task) for trial in trials], seeds, results.episodes, snapshots)
+    learner = ALL[batch].learner([trial.config for trial in trials], first.n_cells)
+    episodes = ALL[batch].episodes(results.episodes)
+    return Experiment(
+        learner,
+        [task(trial.task) for trial in trials],
+        [trial.seed for trial in trials],
+        episodes,
+        snapshot_episodes(batch, results.episodes),
+        noise=ALL[batch].noise,
+        rewards=[trial.reward for trial in trials],
+    )
+
+
+def snapshot_episodes(batch: str, episodes: int) -> list[int]:
+    """
+    :param batch: the name of a batch
+    :param episodes: how many most trials of the study have
+    :return: after how many episodes its tables are kept
+    """
+    own = ALL[batch].episodes(episodes)
+    return [max(1, round(share * own)) for share in ALL[batch].snapshots]
 
 
 def _restore(checkpoint: Path, config: dict[str, Any]) -> Experiment | None:
@@ -159,14 +181,39 @@ def _restore(checkpoint: Path, config: dict[str, Any]) -> Experiment | None:
 
 
 def _store(results: Results, batch: str, trials: list[Trial], experiment: Experiment) -> None:
-    greedy = experiment.learner.greedy()
-    arrays: dict[str, Any] = {
-        "returns": experiment.returns.astype(np.float32),
-        "greedy_values": call_and_return(greedy, [task(trial.task) for trial in trials], EVALUATION_EPISODES),
-        "greedy_options": greedy.options.astype(np.int8),
-        "greedy_actions": greedy.flat().astype(np.int8),
-        **experiment.learner.tables(),
-        **{f"snapshot_{name}": table.astype(np.float32) for name, table in experiment.snapshots.items()},
-    }
+    arrays: dict[str, Any] = {"returns": _blocks(experiment.returns)}
+    if not ALL[batch].light:
+        greedy = experiment.learner.greedy()
+        arrays = {
+            "returns": experiment.returns.astype(np.float32),
+            "greedy_values": evaluate(greedy, trials, ALL[batch].noise),
+            "greedy_options": greedy.options.astype(np.int8),
+            "greedy_actions": greedy.flat().astype(np.int8),
+            **experiment.learner.tables(),
+            **{f"snapshot_{name}": table.astype(np.float32) for name, table in experiment.snapshots.items()},
+        }
     with atomic_write(results.path(batch, RESULT)) as file:
         np.savez_compressed(file, **arrays)
+
+
+def _blocks(returns: np.ndarray) -> np.ndarray:
+    """The means of equal blocks of episodes, so that their mean is the mean of all."""
+    n_blocks = next(count for count in range(min(BLOCKS, returns.shape[1]), 0, -1) if returns.shape[1] % count == 0)
+    return returns.reshape(len(returns), n_blocks, -1).mean(axis=2)
+
+
+def evaluate(greedy: Greedy, trials: Sequence[Trial], noise: float) -> np.ndarray:
+    """
+    :param greedy: what the trials do when they stop exploring
+    :param trials: the trials
+    :param noise: the largest deviation of a move
+    :return: the mean discounted return of each trial
+    """
+    values = []
+    for first in range(0, len(trials), EVALUATED_TOGETHER):
+        some = slice(first, first + EVALUATED_TOGETHER)
+        tasks = [task(trial.task) for trial in trials[some]]
+        values.append(
+            call_and_return(Greedy(*(table[some] for table in greedy)), tasks, EVALUATION_EPISODES, noise=noise)
+        )
+    return np.concatenate(values)
