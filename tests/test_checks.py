@@ -178,6 +178,8 @@ def test_a_schedule_is_refused_where_a_number_is_meant(algorithm: type[Any], nam
     message = f"{name} must be a number, not (Linear|Piecewise)"
     if part != name:
         message = rf"\['{part}'\] must be a number .*, not (Linear|Piecewise)"
+    if part == "share":
+        message = "share in exploration_kwargs is for drawn durations"
     if part == "averaging":
         message = "averaging must be None or a share .*, not (Linear|Piecewise)"
     with pytest.raises(ValueError, match=message):

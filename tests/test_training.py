@@ -85,7 +85,7 @@ class SlowRule:
 
     def __init__(self, model: CAPS) -> None:
         self.model, self.buffer = model, model.replay_buffer
-        self.gamma, self.n_sources, self.rho = 0.99, len(SOURCES), 0.02
+        self.gamma, self.n_sources = 0.99, len(SOURCES)
         self.scale = self.largest_return()
 
     def largest_return(self) -> float:
@@ -142,7 +142,9 @@ class SlowRule:
                 for option in range(self.n_sources + 3):
                     if self.action(option, state) == self.buffer.actions[step]:
                         losses.append(F.smooth_l1_loss(values[option], th.tensor(target(t, option))))
-                    ends = values[option].item() < values.max().item() - self.rho
+                    # Whether the action that it takes is not the best one
+                    actions = values[self.n_sources :]
+                    ends = bool(actions[self.action(option, state)] < actions.max())
                     losses.append(-0.1 * th.log(beta[option] if ends else 1 - beta[option]))
         return th.stack(losses).sum() / n_steps
 

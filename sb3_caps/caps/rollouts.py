@@ -283,7 +283,7 @@ class OptionCollector(PolicyReuseAlgorithm):
                 rewards = self._vec_normalize_env.get_original_reward()
             if self._trials.add_step(rewards, dones):
                 self.policy.q_net_kept.load_state_dict(self.policy.acting_net.state_dict())
-            if dones.any():
+            if dones.any() or len(self._trials.overdue()):
                 self.policy.acts_by.fill_(self._trials.acts_by())
 
     def _learn_terminations(self) -> None:

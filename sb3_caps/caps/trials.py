@@ -38,6 +38,7 @@ class Trials:
         self.gamma = 1.0 - (1.0 - gamma) / 10.0
         self.source_returns: list[list[float]] = [[] for _ in range(n_sources)]
         self.learner_returns: deque[float] = deque(maxlen=RECENT)
+        self.learner_lengths: deque[int] = deque(maxlen=RECENT)
         self.kept_returns: list[float] = []
         # What the task paid in them, not discounted: for people
         self.source_rewards: list[list[float]] = [[] for _ in range(n_sources)]
@@ -120,12 +121,27 @@ class Trials:
                 continue
             self.learner_returns.append(float(self.returns[i]))
             self.learner_rewards.append(float(self.rewards[i]))
+            self.learner_lengths.append(int(self.ages[i]))
             if len(self.learner_returns) < FEWEST_RECENT:
                 continue
-            if not self.kept_returns or np.mean(self.learner_returns) >= np.mean(self.kept_returns):
-                self.kept_returns, self.kept_rewards = list(self.learner_returns), list(self.learner_rewards)
+            if not self.kept_returns or np.mean(self.recent_returns()) >= np.mean(self.kept_returns):
+                self.kept_returns, self.kept_rewards = self.recent_returns(), list(self.learner_rewards)
                 better = True
         return better
+
+    def overdue(self) -> np.ndarray:
+        """
+        :return: the environments in which the learner, without exploration, has gone on for longer than in any of its
+            latest episodes
+        """
+        return np.flatnonzero((self.roles == GREEDY) & (self.ages > max(self.learner_lengths, default=0)))
+
+    def recent_returns(self) -> list[float]:
+        """
+        :return: the returns of the learner's latest episodes, and of those that have gone on for longer than these
+            what they have so far: else short episodes alone would count where the learner has just got better, or worse
+        """
+        return [*self.learner_returns, *self.returns[self.overdue()].tolist()]
 
     @property
     def best_source(self) -> int | None:
@@ -142,7 +158,7 @@ class Trials:
         best = self.best_source
         if len(self.learner_returns) < FEWEST_RECENT:
             return LATEST if best is None else best
-        learner, returns = LATEST, list(self.learner_returns)
+        learner, returns = LATEST, self.recent_returns()
         if _above(self.kept_returns, returns, BELOW_KEPT):
             learner, returns = KEPT, self.kept_returns
         return learner if best is None or _above(returns, self.source_returns[best], ABOVE_SOURCE) else best

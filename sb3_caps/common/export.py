@@ -23,6 +23,7 @@ from sb3_caps.common.checks import constructor_arguments
 from sb3_caps.common.options import OptionSet
 from sb3_caps.common.save_util import atomic_write
 from sb3_caps.common.saved_models import ModelPath
+from sb3_caps.common.scale import ReturnScale
 from sb3_caps.common.sources.act import ObservationNormalizer, PolicyAct, SourcePolicy
 from sb3_caps.common.sources.evaluate import ELEMENTWISE
 from sb3_caps.common.sources.load import as_source
@@ -95,6 +96,7 @@ def export_model(model: BaseAlgorithm, path: str | Path) -> None:
         "policy": _describe_policy(model.policy, arrays, "policy", name),
         "arguments": {key: value for key, value in arguments.items() if key not in left_out},
         "progress": {key: getattr(model, key) for key in (*COUNTS, *SHARES)},
+        "return_scale": 0.0 if vars(model)["_scale"] is None else vars(model)["_scale"].value,
     }
     _write(path, {"model": content}, arrays)
 
@@ -150,6 +152,8 @@ def saved_from_export(path: ModelPath, algorithm: type[BaseAlgorithm]) -> io.Byt
         data = {key: value for key, value in arguments.items() if key in allowed and _is_plain(value)}
         progress = content["model"]["progress"]
         data |= {key: int(progress[key]) for key in COUNTS} | {key: float(progress[key]) for key in SHARES}
+        data["_scale"] = ReturnScale(float(arguments["gamma"]), n_envs=1)
+        data["_scale"].value = float(content["model"]["return_scale"])
         frequency, unit = data["train_freq"]
         data["train_freq"] = TrainFreq(int(frequency), TrainFrequencyUnit(unit))
         data["given_exploration_schedule"] = data.pop("exploration_schedule", None)
