@@ -326,7 +326,9 @@ def test_the_network_is_kept_as_it_was_at_its_best() -> None:
     for network in model.policy.networks():
         always(network, RIGHT)
     model.learn(600)
-    assert model.policy.acts_by.item() == LATEST
+    assert model._trials is not None
+    assert model._trials.acts_by() == LATEST
+    assert model.policy.acts_by.item() == KEPT, "when training is over"
     for network in (model.q_net, model.q_net_target, model.policy.acting_net):
         always(network, LEFT)
     model.learn(2000, reset_num_timesteps=False)

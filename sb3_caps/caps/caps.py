@@ -377,6 +377,8 @@ class CAPS(OptionCollector):
             print(f"Options: {', '.join(self.options.source_names) or 'no sources'}, {self.options.n_actions} actions")
         super().learn(total_timesteps, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar)
         if self.safe:
+            assert self._trials is not None
+            self.policy.acts_by.fill_(self._trials.acts_by(finished=True))
             self._tell_what_was_reused()
         return self
 

@@ -150,8 +150,10 @@ class Trials:
             return None
         return int(np.argmax([np.mean(returns) for returns in self.source_returns]))
 
-    def acts_by(self) -> int:
+    def acts_by(self, finished: bool = False) -> int:
         """
+        :param finished: whether training is over: then nothing will tell any more whether the learner, as it is now,
+            is as good as in its latest episodes, and the one that was kept is taken in its place
         :return: what to act by: ``LATEST`` for the learner as it is, ``KEPT`` for the learner at its best, which is
             kept, or a source
         """
@@ -159,7 +161,7 @@ class Trials:
         if len(self.learner_returns) < FEWEST_RECENT:
             return LATEST if best is None else best
         learner, returns = LATEST, self.recent_returns()
-        if _above(self.kept_returns, returns, BELOW_KEPT):
+        if finished or _above(self.kept_returns, returns, BELOW_KEPT):
             learner, returns = KEPT, self.kept_returns
         return learner if best is None or _above(returns, self.source_returns[best], ABOVE_SOURCE) else best
 
