@@ -154,13 +154,6 @@ def test_when_the_learner_is_judged(
     assert trials.roles.tolist() == [role]
 
 
-def test_a_learner_that_always_gets_the_same_is_judged_less_often() -> None:
-    assert after(0, learner=[1.0] * 4).greedy_share(0.0) == 0.5
-    assert after(0, learner=[1.0] * 5).greedy_share(0.0) == 0.1
-    assert after(0, learner=[1.0] * 5).greedy_share(0.5) == 0.05
-    assert after(0, learner=[1.0] * 4 + [1.1]).greedy_share(0.0) == 0.5
-
-
 def test_when_the_learner_is_kept() -> None:
     trials = Trials(0, 0.99)
     # Three episodes, then the mean of up to the five latest has to be as high as ever

@@ -15,7 +15,7 @@ from sb3_caps.caps.acting import ActingNetwork
 from sb3_caps.caps.exploration import DrawnDurations, OptionExploration
 from sb3_caps.caps.policies import CAPSPolicy, OptionQNetwork
 from sb3_caps.caps.summary import UseOfOptions
-from sb3_caps.caps.trials import GREEDY, LEARNING, Trials
+from sb3_caps.caps.trials import GREEDY, LEARNING, Trials, greedy_share
 from sb3_caps.common.base import PolicyReuseAlgorithm
 from sb3_caps.common.buffers import OptionReplayBuffer
 from sb3_caps.common.execution import OptionExecution
@@ -181,8 +181,7 @@ class OptionCollector(PolicyReuseAlgorithm):
 
     def _raised(self, epsilon: float) -> float:
         """:return: the exploration rate for episodes that explore, so that it is ε over all episodes"""
-        assert self._trials is not None
-        return min(epsilon / (1.0 - self._trials.greedy_share(epsilon)), 1.0) if self.safe else epsilon
+        return min(epsilon / (1.0 - greedy_share(epsilon)), 1.0) if self.safe else epsilon
 
     def _greedy_options(self, values: np.ndarray, beta: np.ndarray) -> np.ndarray:
         """:return: the option that ``predict`` would go on with in each environment"""

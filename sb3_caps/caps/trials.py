@@ -13,12 +13,20 @@ LATEST, KEPT = -1, -2
 FEWEST_TRIALS, MOST_TRIALS = 2, 20
 # Share of all steps that more trials of the best source may take
 TRIAL_SHARE = 0.05
-# Share of the episodes in which the learner does not explore, when exploration is over; less where they are all alike
-GREEDY_SHARE, GREEDY_SHARE_ALIKE = 0.5, 0.1
+# Share of the episodes in which the learner does not explore, when exploration is over
+GREEDY_SHARE = 0.5
 # The learner is judged by so many of its latest episodes without exploration
 RECENT, FEWEST_RECENT = 5, 3
 # By how many standard errors the learner has to be above the best source, and below what it once was to be replaced
 ABOVE_SOURCE, BELOW_KEPT = 1.0, 2.0
+
+
+def greedy_share(epsilon: float) -> float:
+    """
+    :param epsilon: the exploration rate
+    :return: the share of the episodes in which the learner does not explore
+    """
+    return GREEDY_SHARE * (1.0 - epsilon)
 
 
 class Trials:
@@ -69,16 +77,8 @@ class Trials:
             source = self._source_to_try(draws[0])
             if source is not None:
                 self.roles[i] = source
-            elif not warm_up and draws[1] < self.greedy_share(epsilon):
+            elif not warm_up and draws[1] < greedy_share(epsilon):
                 self.roles[i] = GREEDY
-
-    def greedy_share(self, epsilon: float) -> float:
-        """
-        :param epsilon: the exploration rate
-        :return: the share of the episodes in which the learner does not explore
-        """
-        share = GREEDY_SHARE_ALIKE if _alike(list(self.learner_returns)) else GREEDY_SHARE
-        return share * (1.0 - epsilon)
 
     def _source_to_try(self, draw: float) -> int | None:
         """Every source first, in half of the episodes; then that which may be the best, as far as steps allow."""
@@ -93,7 +93,7 @@ class Trials:
             return None
         promising = int(np.argmax([np.mean(returns) + _error(returns) for returns in self.source_returns]))
         # More of the same tells nothing
-        known = _alike(self.source_returns[promising])
+        known = len(self.source_returns[promising]) >= RECENT and len(set(self.source_returns[promising])) == 1
         return promising if tries[promising] < MOST_TRIALS and not known else None
 
     def add_step(self, rewards: np.ndarray, dones: np.ndarray) -> bool:
@@ -164,11 +164,6 @@ class Trials:
         if finished or _above(self.kept_returns, returns, BELOW_KEPT):
             learner, returns = KEPT, self.kept_returns
         return learner if best is None or _above(returns, self.source_returns[best], ABOVE_SOURCE) else best
-
-
-def _alike(returns: list[float]) -> bool:
-    """Whether there are enough episodes, and all with the same return."""
-    return len(returns) >= RECENT and len(set(returns)) == 1
 
 
 def _error(returns: list[float]) -> float:
