@@ -230,7 +230,7 @@ def test_a_description_that_was_changed_runs_nothing_and_says_so(tmp_path: Path)
         lambda description: description["model"]["policy"].update(activation_fn="Module"),
         lambda description: description["model"]["policy"]["arguments"].update(net_arch=[3]),
         lambda description: description["model"]["policy"].pop("options"),
-        lambda description: description.update(format="sb3_caps export 2"),
+        lambda description: description.update(format="sb3_caps export 3"),
     ):
         with pytest.raises(ValueError, match="is damaged, or no export"):
             load(change)

@@ -302,8 +302,8 @@ class CAPS(OptionCollector):
         :param replay_data: sequences
         :return: the estimates and the targets of Q_O(s, ·), all of shape (length, sequences, options)
         """
-        if self.normalize_returns and self._scale is not None and self._scale.value > 0:
-            replay_data = replay_data._replace(rewards=replay_data.rewards / self._scale.value)
+        if self.normalize_returns and self._scale is not None:
+            replay_data = replay_data._replace(rewards=self._scale.normalize(replay_data.rewards))
         replay_data = with_bonus(replay_data, self._now("exploration_bonus"))
         length, n_sequences = replay_data.mask.shape
         shape = (length, n_sequences, len(self.options))

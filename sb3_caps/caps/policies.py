@@ -67,7 +67,7 @@ class OptionQNetwork(QNetwork):
 
     :param termination: A fixed β for all options, None to learn it
     :param initial_termination: The β to start learning from, one for each option
-    :param n_shared: How many options, the first ones, have outputs that ``share`` completes: these start at 0
+    :param n_shared: How many options, the first ones, have outputs that ``share`` completes: their values start at 0
     """
 
     def __init__(

@@ -1,6 +1,11 @@
 """The size of the returns of a task, so that nothing else has to know it."""
 
+from typing import TypeVar
+
 import numpy as np
+import torch as th
+
+Rewards = TypeVar("Rewards", np.ndarray, th.Tensor)
 
 
 class ReturnScale:
@@ -31,9 +36,9 @@ class ReturnScale:
         # Before anything was paid all values were 0, in any unit
         return before / self.value if before > 0 else 1.0
 
-    def normalize(self, rewards: np.ndarray) -> np.ndarray:
+    def normalize(self, rewards: Rewards) -> Rewards:
         """
-        :param rewards: as the task pays them
+        :param rewards: as the task pays them, an array or a tensor
         :return: the same in units of the scale, as they are as long as nothing was paid
         """
-        return rewards / np.float32(self.value) if self.value > 0 else rewards
+        return rewards / self.value if self.value > 0 else rewards
