@@ -269,7 +269,7 @@ class CAPS(OptionCollector):
         """
         estimates, targets = self._estimates_and_targets(replay_data)
         losses = F.smooth_l1_loss(estimates.values, targets, reduction="none")
-        loss = losses[replay_data.agreements & replay_data.mask[..., None]].sum() / replay_data.mask.sum()
+        loss = (losses * (replay_data.agreements & replay_data.mask[..., None])).sum() / replay_data.mask.sum()
         return loss + self._termination_loss(estimates, replay_data)
 
     def _termination_loss(
@@ -293,7 +293,7 @@ class CAPS(OptionCollector):
         worse = th.cat([worse.gather(2, actions.clamp(min=0)), worse], dim=2)
         logits = estimates.termination_logits
         losses = F.binary_cross_entropy_with_logits(logits, worse.to(logits.dtype), reduction="none")
-        return TERMINATION_WEIGHT * losses[mask].sum() / mask.sum()
+        return TERMINATION_WEIGHT * (losses * mask[..., None]).sum() / mask.sum()
 
     def _estimates_and_targets(self, replay_data: OptionReplayBufferSamples) -> tuple[OptionEstimates, th.Tensor]:
         """
@@ -326,9 +326,9 @@ class CAPS(OptionCollector):
                 next_terminations=next_beta.reshape(shape),
             )
             taken = (replay_data.actions + self.options.n_sources)[..., None]
-            errors = (targets - values.reshape(shape)).gather(2, taken)[..., 0].abs()
+            errors = (targets - values[:steps].reshape(shape)).gather(2, taken)[..., 0].abs()
             self.replay_buffer.update_priorities(replay_data, errors.cpu().numpy())
-        return OptionEstimates(values.reshape(shape), logits.reshape(shape)), targets
+        return OptionEstimates(values[:steps].reshape(shape), logits[:steps].reshape(shape)), targets
 
     def _target_terminations(self, logits: th.Tensor) -> th.Tensor:
         """

@@ -54,8 +54,12 @@ def share(outputs: th.Tensor, option_actions: th.Tensor) -> th.Tensor:
     """
     n_sources = option_actions.shape[1]
     sources, primitives = outputs[:, :n_sources], outputs[:, n_sources:]
-    taken = primitives.gather(1, option_actions.clamp(min=0))
-    taken = th.where(option_actions < 0, primitives.min(dim=1, keepdim=True).values, taken)
+    unknown = option_actions < 0
+    if unknown.any():
+        taken = primitives.gather(1, option_actions.clamp(min=0))
+        taken = th.where(unknown, primitives.min(dim=1, keepdim=True).values, taken)
+    else:
+        taken = primitives.gather(1, option_actions)
     return th.cat([sources + taken, primitives], dim=1)
 
 
