@@ -43,7 +43,7 @@ def set_errors(buffer: OptionReplayBuffer, errors: dict[tuple[int, int], float])
 def shares(buffer: OptionReplayBuffer, n_samples: int = 400) -> np.ndarray:
     """How often sequences start with each place of the buffer."""
     np.random.seed(0)
-    counts = np.zeros(buffer.priorities.size if buffer.prioritized_share else buffer.rewards.size)
+    counts = np.zeros(buffer.priorities.values.size if buffer.prioritized_share else buffer.rewards.size)
     for _ in range(n_samples):
         counts += np.bincount(buffer.sample(50 * buffer.sequence_length).places[0], minlength=len(counts))
     return counts.reshape(-1, N_ENVS) / counts.sum()
@@ -52,16 +52,16 @@ def shares(buffer: OptionReplayBuffer, n_samples: int = 400) -> np.ndarray:
 def test_priorities_by_hand() -> None:
     buffer = filled(3, prioritized_share=1.0)
     # Steps that nobody has looked at come first
-    assert buffer.priorities[:3].tolist() == [[1.0, 1.0]] * 3
+    assert buffer.priorities.values[:3].tolist() == [[1.0, 1.0]] * 3
     set_errors(buffer, {(0, 0): 0.499, (1, 1): 3.999})
     # 0.5^0.6 = 0.659754, 4^0.6 = 2.297397, 0.001^0.6 = 0.015849
     expected = [[0.659754, 0.015849], [0.015849, 2.297397], [0.015849, 0.015849]]
-    np.testing.assert_allclose(buffer.priorities[:3], expected, rtol=1e-4)
-    assert buffer.highest_priority == pytest.approx(2.297397)
+    np.testing.assert_allclose(buffer.priorities.values[:3], expected, rtol=1e-4)
+    assert buffer.priorities.highest == pytest.approx(2.297397)
     # A new step is as interesting as the most interesting one so far
     add(buffer, 3)
-    np.testing.assert_allclose(buffer.priorities[3], [2.297397] * 2, rtol=1e-6)
-    assert (buffer.priorities[4:] == 0).all()
+    np.testing.assert_allclose(buffer.priorities.values[3], [2.297397] * 2, rtol=1e-6)
+    assert (buffer.priorities.values[4:] == 0).all()
 
 
 def test_steps_outside_of_a_sequence_keep_their_priority() -> None:
@@ -70,8 +70,8 @@ def test_steps_outside_of_a_sequence_keep_their_priority() -> None:
     assert data.mask[:, 0].tolist() == [True, True, False, False]
     buffer.update_priorities(data, np.full((4, 1), 0.031))
     # 0.032^0.6 = 0.126791
-    np.testing.assert_allclose(buffer.priorities[:6, 1], [1, 1, 1, 0.126791, 0.126791, 0], rtol=1e-4)
-    assert buffer.priorities[:6, 0].tolist() == [1, 1, 1, 1, 1, 0]
+    np.testing.assert_allclose(buffer.priorities.values[:6, 1], [1, 1, 1, 0.126791, 0.126791, 0], rtol=1e-4)
+    assert buffer.priorities.values[:6, 0].tolist() == [1, 1, 1, 1, 1, 0]
 
 
 @pytest.mark.parametrize("n_steps", [10, 33])
@@ -81,7 +81,7 @@ def test_steps_are_drawn_by_their_priority(n_steps: int) -> None:
     assert buffer.full == (n_steps == 33)
     set_errors(buffer, {(n_steps - 7, 1): 2.0, (n_steps - 2, 0): 0.25})
     found = shares(buffer)
-    np.testing.assert_allclose(found, buffer.priorities / buffer.priorities.sum(), atol=0.015)
+    np.testing.assert_allclose(found, buffer.priorities.values / buffer.priorities.values.sum(), atol=0.015)
     row = (n_steps - 7) % 20
     assert found.argmax() == row * N_ENVS + 1
     assert buffer.rewards[row, 1] == n_steps - 7
@@ -90,7 +90,7 @@ def test_steps_are_drawn_by_their_priority(n_steps: int) -> None:
 def test_half_of_the_sequences_are_drawn_by_priority() -> None:
     buffer = filled(10, prioritized_share=0.5)
     set_errors(buffer, {(4, 0): 1000.0})
-    priorities = buffer.priorities[:10]
+    priorities = buffer.priorities.values[:10]
     expected = 0.5 * priorities / priorities.sum() + 0.5 / 20
     np.testing.assert_allclose(shares(buffer)[:10], expected, atol=0.015)
 
@@ -109,7 +109,7 @@ def test_a_step_with_a_large_error_is_anywhere_in_its_sequences(n_steps: int) ->
     one_by_one = filled(n_steps, prioritized_share=1.0)
     step = n_steps - 6
     set_errors(one_by_one, {(step, 1): 1e6})
-    buffer.priorities[:] = one_by_one.priorities
+    buffer.priorities.values[:] = one_by_one.priorities.values
     data = buffer.sample(4 * 1000)
     held = (data.rewards == step) & data.mask & th.as_tensor(data.places % N_ENVS == 1)
     assert held.any(dim=0).float().mean() > 0.98
@@ -119,8 +119,8 @@ def test_a_step_with_a_large_error_is_anywhere_in_its_sequences(n_steps: int) ->
 
 def test_sequences_begin_no_earlier_than_the_oldest_step() -> None:
     buffer = filled(33, prioritized_share=1.0, sequence_length=4)
-    buffer.priorities[:] = 0.0
-    buffer.priorities[33 % 20, 0] = 1.0
+    buffer.priorities.values[:] = 0.0
+    buffer.priorities.values[33 % 20, 0] = 1.0
     data = buffer.sample(4 * 100)
     assert (data.rewards[0] == 33 - 20).all()
     assert data.mask.all()
@@ -137,7 +137,7 @@ def test_sums_are_renewed() -> None:
     buffer.reset()
     add(buffer, 5)
     assert buffer.sample(10).rewards[0].tolist() == [5] * 10
-    assert buffer.highest_priority == 1.0
+    assert buffer.priorities.highest == 1.0
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.1])

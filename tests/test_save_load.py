@@ -108,7 +108,8 @@ def test_replay_buffer_keeps_options_and_agreements(tmp_path: Path) -> None:
     other = CAPS("MlpPolicy", corridors(), source_policies=SOURCES, seed=2)
     other.load_replay_buffer(tmp_path / "buffer")
     assert other.replay_buffer.size() == 152
-    for name in ("option_actions", "next_option_actions", "priorities"):
+    np.testing.assert_array_equal(other.replay_buffer.priorities.values, model.replay_buffer.priorities.values)
+    for name in ("option_actions", "next_option_actions"):
         np.testing.assert_array_equal(getattr(other.replay_buffer, name), getattr(model.replay_buffer, name))
     for name in ("options", "agreements", "actions", "rewards", "dones", "timeouts"):
         np.testing.assert_array_equal(getattr(other.replay_buffer, name), getattr(model.replay_buffer, name))

@@ -16,6 +16,16 @@ if TYPE_CHECKING:
     from sb3_caps.caps.caps import CAPS
 
 Durations = Literal["drawn", "termination"]
+# The paper to the letter: ``CAPS(..., **PAPER)``
+PAPER: dict[str, Any] = {
+    "sequence_length": 1,
+    "termination_kwargs": {"learning_rate": 0.00025, "regularization": 0.005, "initial": 0.5, "target": None},
+    "exploration_kwargs": {"durations": "termination"},
+    "normalize_returns": False,
+    "safe": False,
+    "replay_buffer_kwargs": {"prioritized_share": 0.0},
+    "policy_kwargs": {"execution": "call-and-return", "shared_values": False, "averaging": None},
+}
 
 
 @dataclass(frozen=True)

@@ -15,30 +15,15 @@ from torch.nn import functional as F
 from sb3_caps.caps.arguments import Exploration, Termination, check_arguments
 from sb3_caps.caps.policies import CAPSPolicy, CnnPolicy, MlpPolicy, MultiInputPolicy, OptionEstimates, OptionState
 from sb3_caps.caps.rollouts import OptionCollector
-from sb3_caps.caps.summary import PolicySummary, ReuseSummary
 from sb3_caps.caps.targets import option_targets, with_bonus
-from sb3_caps.caps.trials import KEPT, LATEST
 from sb3_caps.common.batches import part
-from sb3_caps.common.buffers import OptionReplayBuffer, OptionReplayBufferSamples
+from sb3_caps.common.buffers import OptionReplayBuffer
 from sb3_caps.common.export import export_model
-from sb3_caps.common.statistics import NOT_ON_SCREEN
+from sb3_caps.common.type_aliases import OptionReplayBufferSamples
 
 SelfCAPS = TypeVar("SelfCAPS", bound="CAPS")
 # Beside the loss of the values: β must not decide how far a step of all goes when its gradient is clipped
 TERMINATION_WEIGHT = 0.1
-LEARNER = "learner"
-
-
-# The paper to the letter: ``CAPS(..., **PAPER)``
-PAPER: dict[str, Any] = {
-    "sequence_length": 1,
-    "termination_kwargs": {"learning_rate": 0.00025, "regularization": 0.005, "initial": 0.5, "target": None},
-    "exploration_kwargs": {"durations": "termination"},
-    "normalize_returns": False,
-    "safe": False,
-    "replay_buffer_kwargs": {"prioritized_share": 0.0},
-    "policy_kwargs": {"execution": "call-and-return", "shared_values": False, "averaging": None},
-}
 
 
 class CAPS(OptionCollector):
@@ -392,38 +377,6 @@ class CAPS(OptionCollector):
                 "by the source: learn for longer, or see model.reuse_summary().",
                 stacklevel=3,
             )
-
-    def reuse_summary(self) -> ReuseSummary:
-        """
-        :return: what sources and learner did in training and what they are worth, as far as ``safe`` tried them
-        """
-        if self._trials is None:
-            raise ValueError("Nothing was reused yet: call learn first.")
-        trials, use, n_sources = self._trials, self._use, self.options.n_sources
-        returns = [*trials.source_rewards, list(trials.learner_rewards)]
-        parts = [*(slice(i, i + 1) for i in range(n_sources)), slice(n_sources, None)]
-        policies = [
-            PolicySummary(name, *use.of(part), float(np.mean(each)) if each else None, len(each))
-            for name, part, each in zip([*self.options.source_names, LEARNER], parts, returns, strict=True)
-        ]
-        acts_by = int(self.policy.acts_by)
-        named = {LATEST: LEARNER, KEPT: f"{LEARNER} at its best"}
-        return ReuseSummary(policies, named[acts_by] if acts_by in named else self.options.names[acts_by])
-
-    def dump_logs(self) -> None:
-        """
-        Write log data.
-        """
-        if self.safe and self._trials is not None:
-            for policy in self.reuse_summary().policies:
-                if policy.mean_reward is not None:
-                    self.logger.record(f"reuse/mean_reward/{policy.name}", policy.mean_reward, exclude=NOT_ON_SCREEN)
-            best = self._trials.best_source
-            if best is not None:
-                self.logger.record("reuse/best_source_reward", np.mean(self._trials.source_rewards[best]))
-            if self._trials.learner_rewards:
-                self.logger.record("reuse/learner_reward", np.mean(self._trials.learner_rewards))
-        super().dump_logs()
 
     def export(self, path: str | pathlib.Path) -> None:
         """

@@ -14,13 +14,14 @@ from stable_baselines3.common.vec_env import VecEnv
 from sb3_caps.caps.acting import ActingNetwork
 from sb3_caps.caps.exploration import DrawnDurations, OptionExploration
 from sb3_caps.caps.policies import CAPSPolicy, OptionQNetwork
-from sb3_caps.caps.summary import UseOfOptions
+from sb3_caps.caps.summary import ReuseSummary, UseOfOptions, summarize
 from sb3_caps.caps.trials import GREEDY, LEARNING, Trials, greedy_share
 from sb3_caps.common.base import PolicyReuseAlgorithm
 from sb3_caps.common.buffers import OptionReplayBuffer
 from sb3_caps.common.execution import OptionExecution
 from sb3_caps.common.options import SourceStates
 from sb3_caps.common.scale import ReturnScale
+from sb3_caps.common.statistics import NOT_ON_SCREEN
 
 CALL_AND_RETURN = OptionExecution("call-and-return")
 
@@ -309,6 +310,29 @@ class OptionCollector(PolicyReuseAlgorithm):
         loss.backward()
         self.policy.termination_optimizer.step()
         self._statistics.add_termination_loss(loss.item() / int(arrived.sum()))
+
+    def reuse_summary(self) -> ReuseSummary:
+        """
+        :return: what sources and learner did in training and what they are worth, as far as ``safe`` tried them
+        """
+        if self._trials is None:
+            raise ValueError("Nothing was reused yet: call learn first.")
+        return summarize(self.options, self._trials, self._use, int(self.policy.acts_by))
+
+    def dump_logs(self) -> None:
+        """
+        Write log data.
+        """
+        if self.safe and self._trials is not None:
+            for policy in self.reuse_summary().policies:
+                if policy.mean_reward is not None:
+                    self.logger.record(f"reuse/mean_reward/{policy.name}", policy.mean_reward, exclude=NOT_ON_SCREEN)
+            best = self._trials.best_source
+            if best is not None:
+                self.logger.record("reuse/best_source_reward", np.mean(self._trials.source_rewards[best]))
+            if self._trials.learner_rewards:
+                self.logger.record("reuse/learner_reward", np.mean(self._trials.learner_rewards))
+        super().dump_logs()
 
 
 def _by_key(observations: Any) -> dict[Any, Any]:

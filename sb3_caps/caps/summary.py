@@ -4,6 +4,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sb3_caps.caps.trials import KEPT, LATEST, Trials
+from sb3_caps.common.options import OptionSet
+
+LEARNER = "learner"
+
 
 @dataclass(frozen=True)
 class PolicySummary:
@@ -81,3 +86,21 @@ class UseOfOptions:
         """
         steps = int(self.steps[options].sum())
         return steps / max(int(self.steps.sum()), 1), steps / max(int(self.choices[options].sum()), 1)
+
+
+def summarize(options: OptionSet, trials: Trials, use: UseOfOptions, acts_by: int) -> ReuseSummary:
+    """
+    :param options: all options of a run
+    :param trials: what sources and learner are worth
+    :param use: how often options were followed
+    :param acts_by: what ``predict`` acts by, see ``Trials``
+    :return: the same for people
+    """
+    returns = [*trials.source_rewards, list(trials.learner_rewards)]
+    parts = [*(slice(i, i + 1) for i in range(options.n_sources)), slice(options.n_sources, None)]
+    policies = [
+        PolicySummary(name, *use.of(part), float(np.mean(each)) if each else None, len(each))
+        for name, part, each in zip([*options.source_names, LEARNER], parts, returns, strict=True)
+    ]
+    named = {LATEST: LEARNER, KEPT: f"{LEARNER} at its best"}
+    return ReuseSummary(policies, named[acts_by] if acts_by in named else options.names[acts_by])

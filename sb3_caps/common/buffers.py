@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch as th
@@ -13,44 +13,11 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_caps.common.memory import available_memory
 from sb3_caps.common.observation_stores import ObservationStore, codec, detected_frame_stack, frame_axis
+from sb3_caps.common.priorities import Priorities
+from sb3_caps.common.type_aliases import OptionReplayBufferSamples
 from sb3_caps.common.visits import VisitCounts
 
 Compression: TypeAlias = Literal["zlib", "lz4"]
-# As in the paper on prioritized replay: between drawing all alike and by the error alone
-PRIORITY_EXPONENT = 0.6
-# No step is never drawn again
-SMALLEST_ERROR = 1e-3
-# Sums over a whole buffer take longer than a sample
-SAMPLES_BETWEEN_SUMS = 16
-
-
-class OptionReplayBufferSamples(NamedTuple):
-    """
-    Sequences that stay inside an episode. Times come first: of shape (length, sequences, ...).
-
-    :param observations: of length + 1 times, flattened to ((length + 1) * sequences, ...):
-        the observation after the last valid step of each sequence is its successor
-    :param actions: the action taken
-    :param rewards: the reward for it
-    :param dones: whether it led to a terminal state; a truncated episode bootstraps
-    :param options: the active option
-    :param agreements: which options would have taken that action
-    :param option_actions: the actions of the sources for the observations, flattened as these are
-    :param mask: whether this step belongs to the sequence
-    :param places: where in the buffer each step is, for ``update_priorities``
-    :param visits: how often the observation after it was seen so far, where that is counted
-    """
-
-    observations: th.Tensor | TensorDict
-    actions: th.Tensor
-    rewards: th.Tensor
-    dones: th.Tensor
-    options: th.Tensor
-    agreements: th.Tensor
-    option_actions: th.Tensor
-    mask: th.Tensor
-    places: np.ndarray
-    visits: th.Tensor | None = None
 
 
 class OptionReplayBuffer(ReplayBuffer):
@@ -135,8 +102,7 @@ class OptionReplayBuffer(ReplayBuffer):
         # The last step that is known of an episode: the next row belongs to another one.
         self.last_steps = np.zeros(rows, dtype=bool)
         if prioritized_share > 0:
-            self.priorities = np.zeros(rows, dtype=np.float32)
-            self._reset_priorities()
+            self.priorities = Priorities(*rows)
         if count_visits:
             self.visit_counts = VisitCounts()
             self.visit_places = np.zeros(rows, dtype=np.uint32)
@@ -182,17 +148,11 @@ class OptionReplayBuffer(ReplayBuffer):
         for store in self.stores.values():
             store.reset()
         if self.prioritized_share > 0:
-            self._reset_priorities()
+            self.priorities.reset()
         if self.visit_counts is not None:
             self.visit_counts = VisitCounts()
         if self.action_counts is not None:
             self.action_counts = VisitCounts()
-
-    def _reset_priorities(self) -> None:
-        self.priorities[:] = 0.0
-        self.highest_priority = 1.0
-        # Their sums up to each place, which are as old as a few samples
-        self._cumulative, self._samples_left = np.zeros(0), 0
 
     def _store(self, key: str | None, frame_stack: int) -> ObservationStore:
         space = self.spaces_by_key[key]
@@ -281,7 +241,7 @@ class OptionReplayBuffer(ReplayBuffer):
         # Those of the step that was here are not of this one
         self.option_actions[row], self.next_option_actions[row] = -1, -1
         if self.prioritized_share > 0:
-            self.priorities[row] = self.highest_priority
+            self.priorities.add(row)
         if self.visit_counts is not None:
             self.visit_places[row] = self.visit_counts.add(next_obs)
         if self.action_counts is not None:
@@ -344,13 +304,7 @@ class OptionReplayBuffer(ReplayBuffer):
 
     def _prioritized(self, n_sequences: int) -> tuple[np.ndarray, np.ndarray]:
         """Starts and environments of sequences with a step that is drawn by its priority, anywhere in the sequence."""
-        n_places = self.size() * self.n_envs
-        if self._samples_left == 0 or len(self._cumulative) > n_places:
-            self._cumulative, self._samples_left = np.cumsum(self.priorities.ravel()[:n_places]), SAMPLES_BETWEEN_SUMS
-        self._samples_left -= 1
-        drawn = np.random.random(n_sequences) * self._cumulative[-1]
-        places = np.minimum(np.searchsorted(self._cumulative, drawn), len(self._cumulative) - 1)
-        rows, envs = np.divmod(places, self.n_envs)
+        rows, envs = self.priorities.draw(n_sequences, self.size())
         ages = (rows - (self.pos if self.full else 0)) % self.buffer_size
         return np.maximum(ages - np.random.randint(self.sequence_length, size=n_sequences), 0), envs
 
@@ -361,9 +315,7 @@ class OptionReplayBuffer(ReplayBuffer):
         """
         if self.prioritized_share > 0:
             mask = samples.mask.cpu().numpy()
-            priorities = (errors[mask] + SMALLEST_ERROR) ** PRIORITY_EXPONENT
-            self.priorities.ravel()[samples.places[mask]] = priorities
-            self.highest_priority = max(self.highest_priority, float(priorities.max()))
+            self.priorities.update(samples.places[mask], errors[mask])
 
     def get_sequences(
         self, starts: np.ndarray, envs: np.ndarray, env: VecNormalize | None = None
