@@ -154,7 +154,7 @@ def test_an_interruption_needs_its_margin() -> None:
 
 
 def test_the_margin_is_for_sources() -> None:
-    execution = OptionExecution("interrupting", margin=0.1, n_sources=2)
+    execution = OptionExecution("interrupting", (0.1, 0.1))
     values = np.array([[0.5, 0.95, 1.0, 0.97], [0.5, 0.85, 0.9, 1.0], [1.0, 0.95, 0.9, 0.0]])
     beta = np.zeros_like(values)
     # A source goes on where it is not worse by more than the margin, a primitive never
@@ -165,9 +165,13 @@ def test_the_margin_is_for_sources() -> None:
     ]
     # And it is chosen there, the best of them
     assert execution.greedy_options(values).tolist() == [1, 3, 0]
+    # One that has a margin may go ahead of one that has none and a higher value
+    mixed = OptionExecution("interrupting", (0.0, 0.1))
+    assert mixed.greedy_options(values).tolist() == [1, 3, 1]
+    assert mixed.ends(values, beta)[:, :2].tolist() == [[True, False], [True, True], [False, False]]
     # Without a margin, and in call-and-return, values alone count
-    assert OptionExecution("interrupting", 0.0, 2).greedy_options(values).tolist() == [2, 3, 0]
-    assert OptionExecution("call-and-return", 0.1, 2).greedy_options(values).tolist() == [2, 3, 0]
+    assert OptionExecution("interrupting", (0.0, 0.0)).greedy_options(values).tolist() == [2, 3, 0]
+    assert OptionExecution("call-and-return", (0.1, 0.1)).greedy_options(values).tolist() == [2, 3, 0]
 
 
 def test_how_options_are_executed_by_default() -> None:
@@ -176,11 +180,11 @@ def test_how_options_are_executed_by_default() -> None:
     def execution(**kwargs: Any) -> OptionExecution:
         return CAPS("MlpPolicy", Corridor(), source_policies=[go_right, go_left], **kwargs).policy.execution
 
-    assert execution() == OptionExecution("interrupting", 0.02, 2)
-    assert execution(termination_kwargs={"regularization": 0.3}) == OptionExecution("interrupting", 0.3, 2)
-    assert execution(termination=0.5) == OptionExecution("call-and-return", 0.02, 2)
-    assert execution(termination=0.5, **INTERRUPTING) == OptionExecution("interrupting", 0.02, 2)
-    assert execution(**paper()) == OptionExecution("call-and-return", 0.005, 2)
+    assert execution() == OptionExecution("interrupting", (0.02, 0.02))
+    assert execution(termination_kwargs={"regularization": 0.3}) == OptionExecution("interrupting", (0.3, 0.3))
+    assert execution(termination=0.5) == OptionExecution("call-and-return", (0.02, 0.02))
+    assert execution(termination=0.5, **INTERRUPTING) == OptionExecution("interrupting", (0.02, 0.02))
+    assert execution(**paper()) == OptionExecution("call-and-return", (0.005, 0.005))
 
 
 def test_predict_one_observation() -> None:

@@ -17,7 +17,6 @@ import torch as th
 from stable_baselines3 import DQN
 
 from sb3_caps import CAPS, PAPER
-from sb3_caps.common.execution import OptionExecution
 from sb3_caps.envs.monster_kong.planner import plan
 from sb3_caps.envs.monster_kong.sources import optimal_policy
 from sb3_caps.envs.monster_kong.vec_env import MonsterKongVecEnv
@@ -204,11 +203,11 @@ def test_a_finished_model_is_executed_as_it_was_and_otherwise(tmp_path: Path) ->
     # Asked again of a model that executes its options in this very way
     evaluate = ExactEvaluation(*TASKS["g2"])
     model = CAPS.load(run.folder / "model.zip", device="cpu")
-    model.policy.execution = OptionExecution("call-and-return")
+    model.policy.execution_mode = "call-and-return"
     expected = evaluate(model).returns.mean() / evaluate.optimum
     assert shares["| call-and-return"] == f"{expected:.1%}"
     for label, margin in (("without a margin", 0.0), ("with a margin of 0.02", 0.02)):
-        model.policy.execution = OptionExecution("interrupting", margin, n_sources=3)
+        model.policy.execution_mode, model.policy.margin = "interrupting", margin
         assert shares[f"| {label}"] == f"{evaluate(model).returns.mean() / evaluate.optimum:.1%}"
     model = CAPS.load(run.folder / "model.zip", device="cpu")
     model.policy.q_net_average = None
@@ -228,7 +227,7 @@ def test_the_papers_settings_are_the_papers() -> None:
     model = study.build({**run.config, "steps": 1000}, env)
     assert isinstance(model, CAPS)
     assert model.termination_kwargs["initial"] == 0.5
-    assert (model.sequence_length, model.policy.execution.mode) == (1, "call-and-return")
+    assert (model.sequence_length, model.policy.execution_mode) == (1, "call-and-return")
     assert model.termination_kwargs["regularization"] == 0.005
     assert {name: found[name] for name in PAPER if name != "policy_kwargs"} == {
         name: value for name, value in PAPER.items() if name != "policy_kwargs"

@@ -13,7 +13,6 @@ from stable_baselines3.common.utils import LinearSchedule, set_random_seed
 from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_caps import CAPS, PiecewiseLinear
-from sb3_caps.common.execution import OptionExecution
 from tests.paper import paper
 from tests.toy_world import LENGTH, Corridor, go_left, go_right, right_then_stay
 
@@ -58,7 +57,8 @@ def test_load_brings_everything_back(tmp_path: Path) -> None:
     assert all(th.equal(state["state"][0][key], loaded_state["state"][0][key]) for key in ("exp_avg", "exp_avg_sq"))
     assert loaded.policy.termination_optimizer.param_groups[0]["lr"] == 0.01
     assert loaded.exploration_rate == pytest.approx(0.1)
-    assert loaded.policy.execution == OptionExecution("interrupting", 0.03, n_sources=3)
+    assert (loaded.policy.execution_mode, loaded.policy.margin) == ("interrupting", 0.03)
+    assert loaded.policy.execution == model.policy.execution
     assert loaded._now("target_termination") == pytest.approx(0.3)
     for attribute in ("sequence_length", "num_timesteps", "exploration_kwargs", "policy_kwargs", "_n_updates"):
         assert getattr(loaded, attribute) == getattr(model, attribute)

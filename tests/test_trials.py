@@ -13,7 +13,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 from sb3_caps import CAPS, as_source
 from sb3_caps.caps.policies import OptionQNetwork
-from sb3_caps.caps.trials import GREEDY, KEPT, LATEST, LEARNING, Trials
+from sb3_caps.caps.trials import CHECKING, GREEDY, KEPT, LATEST, LEARNING, Trials
 from tests.hand_walk import LEFT, RIGHT, Walk, go_left, go_right
 
 CELLS = np.eye(5, dtype=np.float32)
@@ -213,6 +213,59 @@ def test_what_to_act_by(sources: list[list[float]], learner: list[float], expect
     assert after(len(sources), sources, learner).acts_by() == expected
 
 
+def test_what_was_kept_is_tried_again_before_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its best episodes were partly luck: new ones decide whether it is better than the source."""
+    trials = after(1, [SOURCE], [2.0] * 3)
+    with_draws(monkeypatch, 0.9, 0.0)
+
+    def role(remaining: float) -> int:
+        trials.start_episodes(np.ones(1, dtype=bool), epsilon=0.0, warm_up=False, remaining=remaining)
+        return int(trials.roles[0])
+
+    assert [role(0.2), role(0.11), role(0.1), role(0.0)] == [GREEDY, GREEDY, CHECKING, CHECKING]
+    assert trials.acts_by(finished=True) == KEPT
+    assert not any(episode(trials, CHECKING, each) for each in (9.0, 0.0)), "what is kept stays"
+    trials.checked_returns.clear()
+    trials.roles[:] = CHECKING
+    for returns, expected in (([1.0, 1.0], KEPT), ([1.0, 1.0, 1.0], 0), ([1.0, 1.0, 1.0, 9.0, 9.0, 9.0], KEPT)):
+        # Two are too few to tell; the mean of the source is 1.2
+        trials.checked_returns = list(returns)
+        trials.checked_lengths = [1] * len(returns)
+        assert trials.acts_by(finished=True) == expected
+    assert trials.acts_by() == LATEST, "as long as training goes on, what it is worth now counts"
+    # An episode that goes on for longer than the others counts as it stands
+    trials.checked_returns, trials.checked_lengths = [1.0, 1.0, 1.0], [1] * 3
+    for _ in range(2):
+        trials.add_step(np.array([10.0]), np.zeros(1, dtype=bool))
+    assert trials.acts_by(finished=True) == KEPT
+    # A run that follows begins anew
+    role(1.0)
+    assert trials.checked_returns == trials.checked_rewards == trials.checked_lengths == []
+
+
+def test_nothing_to_check_where_nothing_was_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    trials = after(1, [SOURCE])
+    with_draws(monkeypatch, 0.9, 0.0)
+    trials.start_episodes(np.ones(1, dtype=bool), epsilon=0.0, warm_up=False, remaining=0.05)
+    assert trials.roles.tolist() == [GREEDY]
+
+
+def test_sources_that_do_better_than_exploring_are_preferred() -> None:
+    trials = after(3, [[1.0, 1.4], [0.0, 0.0], [9.0]])
+    assert trials.preferred().tolist() == [False] * 3, "exploring is not known yet"
+    for each in (1.0, 1.0, 1.1, 0.9):
+        episode(trials, LEARNING, each)
+    assert trials.preferred().tolist() == [False] * 3
+    episode(trials, LEARNING, 1.0)
+    # 1.2 and 1 differ by more than a standard error of 0.14; of the third one trial is too few
+    assert trials.preferred().tolist() == [True, False, False]
+    for each in (1.2, 1.3, 1.2, 1.3) * 4:
+        episode(trials, LEARNING, each)
+    assert len(trials.exploring_returns) == 20
+    # The mean of the first twenty is 1.1875
+    assert trials.preferred().tolist() == [False] * 3
+
+
 @pytest.mark.parametrize("scale", [1e-6, 1e6])
 def test_the_unit_of_the_rewards_changes_nothing(scale: float) -> None:
     for learner in ([1.3] * 3, [1.35] * 3, [2.0] * 5 + [1.0] * 5):
@@ -273,6 +326,33 @@ def test_a_learner_that_fails_acts_as_its_best_source(tmp_path: Path) -> None:
     loaded.learn(200, reset_num_timesteps=False)
     assert loaded._trials.steps == loaded.num_timesteps
     assert loaded.policy.acts_by.item() == 1
+
+
+@pytest.mark.filterwarnings("ignore:The learner is not known to be better")
+def test_the_margin_is_for_preferred_sources(tmp_path: Path) -> None:
+    model = make()
+    assert model.policy.execution.margins == (0.02, 0.02), "before anything is known, and without safety"
+    model.learn(1000)
+    assert model.policy.preferred.tolist() == [False, True]
+    assert model.policy.execution.margins == (0.0, 0.02)
+    model.save(tmp_path / "model")
+    assert CAPS.load(tmp_path / "model").policy.execution == model.policy.execution
+    assert make(safe=False).learn(1000).policy.execution.margins == (0.02, 0.02)
+
+
+def test_the_kept_learner_is_checked_in_the_last_tenth() -> None:
+    """It reaches the goal, what was learned since then does not: episodes without exploration show who acted."""
+    model = make(source_policies=[go_left], exploration_initial_eps=0.0, exploration_final_eps=0.0)
+    model.learn(2)
+    assert model._trials is not None
+    always(model.policy.q_net_kept, RIGHT)
+    model._trials.kept_returns = [9.0]
+    model.learn(2000, reset_num_timesteps=False)
+    assert set(model._trials.learner_rewards) == {0.0}
+    assert len(model._trials.checked_rewards) >= 10
+    assert set(model._trials.checked_rewards) == {1.0}
+    learner = model.reuse_summary().policies[-1]
+    assert (learner.mean_reward, learner.episodes) == (1.0, len(model._trials.checked_rewards))
 
 
 def test_without_safety_a_model_acts_by_what_it_learned() -> None:

@@ -12,7 +12,7 @@ from stable_baselines3.common.utils import obs_as_tensor
 from torch import nn
 
 if TYPE_CHECKING:
-    from sb3_caps.caps.policies import CAPSPolicy
+    from sb3_caps.caps.policies import CAPSPolicy, OptionQNetwork
 
 ACTIVATIONS: dict[type[nn.Module], Callable[[np.ndarray], np.ndarray]] = {
     nn.ReLU: lambda values: np.maximum(values, 0, out=values),
@@ -30,11 +30,12 @@ class ActingNetwork:
     starts sooner. It shares the memory of the network's tensors, and is made anew for each rollout. Whatever it does
     not know (other layers or classes, hooks, images, another device) is left to torch.
 
-    :param policy: whose ``acting_net`` to act by
+    :param policy: what to act by
+    :param network: which network of it, ``acting_net`` if None
     """
 
-    def __init__(self, policy: "CAPSPolicy") -> None:
-        self.policy, self.network, self.space = policy, policy.acting_net, policy.observation_space
+    def __init__(self, policy: "CAPSPolicy", network: "OptionQNetwork | None" = None) -> None:
+        self.policy, self.network, self.space = policy, network or policy.acting_net, policy.observation_space
         self.layers: list[tuple[np.ndarray, np.ndarray] | Callable[[np.ndarray], np.ndarray]] | None = None
         self.termination: tuple[np.ndarray, np.ndarray] | None = None
         if self._is_plain():

@@ -148,7 +148,8 @@ class CAPSPolicy(DQNPolicy):
     :param execution: How options are executed: ``"interrupting"`` ends a source where another option has a value that
         is higher by the margin; ``"call-and-return"``, the paper's, where β says so. None for call-and-return with a
         fixed ``termination`` and for interrupting otherwise.
-    :param margin: How much higher than that of a source, in the unit of the values
+    :param margin: How much higher than that of a source, in the unit of the values. It is for the sources that
+        ``preferred`` says.
     :param shared_values: Whether values and terminations of a source are built on those of the action that it takes,
         so that a source has no more to learn than what following it further adds. The paper learns them apart.
     :param averaging: How far a running average of the network follows it in each gradient step: options are executed
@@ -160,6 +161,7 @@ class CAPSPolicy(DQNPolicy):
     q_net: OptionQNetwork
     q_net_target: OptionQNetwork
     acts_by: th.Tensor
+    preferred: th.Tensor
 
     def __init__(
         self,
@@ -187,7 +189,8 @@ class CAPSPolicy(DQNPolicy):
         self.termination_learning_rate = termination_learning_rate
         if execution is None:
             execution = "interrupting" if termination is None else "call-and-return"
-        self.execution = OptionExecution(execution, margin, self.options.n_sources)
+        self.execution_mode: Execution = execution
+        self.margin = margin
         self.shared_values = shared_values
         self.averaging = averaging
         super().__init__(observation_space, action_space, lr_schedule, *args, **kwargs)
@@ -204,6 +207,7 @@ class CAPSPolicy(DQNPolicy):
         # The network that did best in whole episodes, and what `predict` acts by: see `Trials`
         self.q_net_kept = deepcopy(self.q_net).requires_grad_(False)
         self.register_buffer("acts_by", th.tensor(LATEST))
+        self.register_buffer("preferred", th.ones(self.options.n_sources, dtype=th.bool))
 
     def make_q_net(self) -> OptionQNetwork:
         """:return: a network with an output for each option"""
@@ -221,6 +225,12 @@ class CAPSPolicy(DQNPolicy):
     def acting_net(self) -> OptionQNetwork:
         """The network that options are executed by while learning."""
         return self.q_net if self.q_net_average is None else self.q_net_average
+
+    @property
+    def execution(self) -> OptionExecution:
+        """How options are executed."""
+        margins = tuple(self.margin if each else 0.0 for each in self.preferred.tolist())
+        return OptionExecution(self.execution_mode, margins)
 
     def networks(self) -> list[OptionQNetwork]:
         """:return: the network and all that were copied from it"""
@@ -339,8 +349,8 @@ class CAPSPolicy(DQNPolicy):
             termination=self.termination,
             initial_termination=self.initial_termination,
             termination_learning_rate=self.termination_learning_rate,
-            execution=self.execution.mode,
-            margin=self.execution.margin,
+            execution=self.execution_mode,
+            margin=self.margin,
             shared_values=self.shared_values,
             averaging=self.averaging,
         )

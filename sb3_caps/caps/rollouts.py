@@ -15,7 +15,7 @@ from sb3_caps.caps.acting import ActingNetwork
 from sb3_caps.caps.exploration import DrawnDurations, OptionExploration
 from sb3_caps.caps.policies import CAPSPolicy, OptionQNetwork
 from sb3_caps.caps.summary import ReuseSummary, UseOfOptions, summarize
-from sb3_caps.caps.trials import GREEDY, LEARNING, Trials, greedy_share
+from sb3_caps.caps.trials import CHECKING, GREEDY, LEARNING, Trials, greedy_share
 from sb3_caps.common.base import PolicyReuseAlgorithm
 from sb3_caps.common.buffers import OptionReplayBuffer
 from sb3_caps.common.execution import OptionExecution
@@ -77,6 +77,9 @@ class OptionCollector(PolicyReuseAlgorithm):
         if self._trials is None:
             self._trials = Trials(self.options.n_sources, self.gamma)
             self._use = UseOfOptions(self.options.n_sources, len(self.options))
+            if self.safe:
+                # Until it is known
+                self.policy.preferred.fill_(False)
         if self._scale is None:
             self._scale = ReturnScale(self.gamma, self.n_envs)
         if self._last_options is None or len(self._last_options) != self.n_envs or self._last_episode_starts.all():
@@ -218,11 +221,21 @@ class OptionCollector(PolicyReuseAlgorithm):
         assert self._trials is not None
         assert self._last_episode_starts is not None
         if self._last_episode_starts.any():
-            self._trials.start_episodes(self._last_episode_starts, epsilon, warm_up)
+            steps = self._total_timesteps - self._num_timesteps_at_start
+            remaining = (self._total_timesteps - self.num_timesteps) / max(steps, 1)
+            self._trials.start_episodes(self._last_episode_starts, epsilon, warm_up, remaining)
         roles = self._trials.roles
         if (roles == LEARNING).all():
             return options
-        return np.select([roles == LEARNING, roles == GREEDY], [options, self._greedy_options(values, beta)], roles)
+        if (roles == GREEDY).any():
+            options = np.where(roles == GREEDY, self._greedy_options(values, beta), options)
+        if (roles == CHECKING).any():
+            assert self._last_obs is not None
+            assert self._last_option_actions is not None
+            kept = ActingNetwork(self.policy, self.policy.q_net_kept)
+            found = kept(self._last_obs, self._last_option_actions[:, : self.options.n_sources])
+            options = np.where(roles == CHECKING, self._greedy_options(*found), options)
+        return np.where(roles >= 0, roles, options)
 
     def _ask_sources(self, emitted: Any, starts: np.ndarray) -> np.ndarray:
         """:return: what each option does in the observations that the environments have just emitted"""
@@ -285,6 +298,7 @@ class OptionCollector(PolicyReuseAlgorithm):
                 self.policy.q_net_kept.load_state_dict(self.policy.acting_net.state_dict())
             if dones.any() or len(self._trials.overdue()):
                 self.policy.acts_by.fill_(self._trials.acts_by())
+                self.policy.preferred.copy_(th.as_tensor(self._trials.preferred()))
 
     def _learn_terminations(self) -> None:
         """

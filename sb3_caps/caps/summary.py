@@ -20,7 +20,7 @@ class PolicySummary:
     :param length: mean number of steps for which it was followed
     :param mean_reward: mean return of the episodes in which it acted alone, as SB3's ``evaluate_policy`` counts it;
         None without such an episode
-    :param episodes: how many there were (of the learner, the latest)
+    :param episodes: how many there were (of the learner, the latest, or those of the learner at its best)
     """
 
     name: str
@@ -96,7 +96,7 @@ def summarize(options: OptionSet, trials: Trials, use: UseOfOptions, acts_by: in
     :param acts_by: what ``predict`` acts by, see ``Trials``
     :return: the same for people
     """
-    returns = [*trials.source_rewards, list(trials.learner_rewards)]
+    returns = [*trials.source_rewards, trials.checked_rewards or list(trials.learner_rewards)]
     parts = [*(slice(i, i + 1) for i in range(options.n_sources)), slice(options.n_sources, None)]
     policies = [
         PolicySummary(name, *use.of(part), float(np.mean(each)) if each else None, len(each))

@@ -4,8 +4,8 @@ from collections import deque
 
 import numpy as np
 
-# Who acts in an episode: a number from 0 is a source
-LEARNING, GREEDY = -2, -1
+# Who acts in an episode: the learner, the learner without exploration, the learner that was kept. From 0 on: a source.
+LEARNING, GREEDY, CHECKING = -3, -1, -2
 # What `predict` acts by, beside the sources
 LATEST, KEPT = -1, -2
 
@@ -17,8 +17,12 @@ TRIAL_SHARE = 0.05
 GREEDY_SHARE = 0.5
 # The learner is judged by so many of its latest episodes without exploration
 RECENT, FEWEST_RECENT = 5, 3
+# Over the last steps of a run the learner that was kept is tried again: its best episodes were partly luck
+CHECKED_SHARE = 0.1
+# What exploring is worth is told by its first episodes
+EXPLORING, FEWEST_EXPLORING = 20, 5
 # By how many standard errors the learner has to be above the best source, and below what it once was to be replaced
-ABOVE_SOURCE, BELOW_KEPT = 1.0, 2.0
+ABOVE_SOURCE, BELOW_KEPT, ABOVE_EXPLORING = 1.0, 2.0, 1.0
 
 
 def greedy_share(epsilon: float) -> float:
@@ -33,7 +37,8 @@ class Trials:
     """
     Some of the episodes of training try something: a source alone, or the learner without exploration.
 
-    Their returns tell what to act by: the learner as it is, the learner as it was at its best, or a source. Returns
+    Their returns tell what to act by: the learner as it is, the learner as it was at its best, or a source; and which
+    sources are worth following where nothing tells options apart: those that do better than exploring does. Returns
     are discounted a tenth as much as in learning: nearly what the task pays, but of two policies that reach a goal the
     faster one has more.
 
@@ -48,10 +53,14 @@ class Trials:
         self.learner_returns: deque[float] = deque(maxlen=RECENT)
         self.learner_lengths: deque[int] = deque(maxlen=RECENT)
         self.kept_returns: list[float] = []
+        self.checked_returns: list[float] = []
+        self.checked_lengths: list[int] = []
+        self.exploring_returns: list[float] = []
         # What the task paid in them, not discounted: for people
         self.source_rewards: list[list[float]] = [[] for _ in range(n_sources)]
         self.learner_rewards: deque[float] = deque(maxlen=RECENT)
         self.kept_rewards: list[float] = []
+        self.checked_rewards: list[float] = []
         self.source_steps, self.steps = 0, 0
         self._resize(0)
 
@@ -60,14 +69,19 @@ class Trials:
         self.returns, self.rewards = np.zeros(n_envs), np.zeros(n_envs)
         self.discounts, self.ages = np.ones(n_envs), np.zeros(n_envs, dtype=np.int64)
 
-    def start_episodes(self, starts: np.ndarray, epsilon: float, warm_up: bool) -> None:
+    def start_episodes(self, starts: np.ndarray, epsilon: float, warm_up: bool, remaining: float = 1.0) -> None:
         """
         Draw who acts in the episodes that start now.
 
         :param starts: which environments start an episode
         :param epsilon: the exploration rate
         :param warm_up: whether learning has not begun
+        :param remaining: share of the steps of the run that are to come
         """
+        checking = remaining <= CHECKED_SHARE and len(self.kept_returns) > 0
+        if not checking:
+            # Of a run before this one
+            self.checked_returns, self.checked_lengths, self.checked_rewards = [], [], []
         if len(self.roles) != len(starts):
             self._resize(len(starts))
         for i in np.flatnonzero(starts):
@@ -78,7 +92,7 @@ class Trials:
             if source is not None:
                 self.roles[i] = source
             elif not warm_up and draws[1] < greedy_share(epsilon):
-                self.roles[i] = GREEDY
+                self.roles[i] = CHECKING if checking else GREEDY
 
     def _source_to_try(self, draw: float) -> int | None:
         """Every source first, in half of the episodes; then that which may be the best, as far as steps allow."""
@@ -110,31 +124,45 @@ class Trials:
         self.discounts *= self.gamma
         self.ages += 1
         better = False
-        for i in np.flatnonzero(dones & (self.roles != LEARNING)):
-            source = int(self.roles[i])
+        for i in np.flatnonzero(dones):
+            role, of_return, of_reward, length = self.roles[i], self.returns[i], self.rewards[i], self.ages[i]
             # The environment's next episode is not drawn yet
             self.roles[i] = LEARNING
-            if source >= 0:
-                self.source_returns[source].append(float(self.returns[i]))
-                self.source_rewards[source].append(float(self.rewards[i]))
-                self.source_steps += int(self.ages[i])
-                continue
-            self.learner_returns.append(float(self.returns[i]))
-            self.learner_rewards.append(float(self.rewards[i]))
-            self.learner_lengths.append(int(self.ages[i]))
-            if len(self.learner_returns) < FEWEST_RECENT:
-                continue
-            if not self.kept_returns or np.mean(self.recent_returns()) >= np.mean(self.kept_returns):
-                self.kept_returns, self.kept_rewards = self.recent_returns(), list(self.learner_rewards)
-                better = True
+            if role == LEARNING:
+                if len(self.exploring_returns) < EXPLORING:
+                    self.exploring_returns.append(float(of_return))
+            elif role == CHECKING:
+                self.checked_returns.append(float(of_return))
+                self.checked_rewards.append(float(of_reward))
+                self.checked_lengths.append(int(length))
+            elif role == GREEDY:
+                self.learner_returns.append(float(of_return))
+                self.learner_rewards.append(float(of_reward))
+                self.learner_lengths.append(int(length))
+                better |= self._keep()
+            else:
+                self.source_returns[role].append(float(of_return))
+                self.source_rewards[role].append(float(of_reward))
+                self.source_steps += int(length)
         return better
 
-    def overdue(self) -> np.ndarray:
+    def _keep(self) -> bool:
+        """Remember the latest episodes of the learner if they are the best ones so far."""
+        returns = self.recent_returns()
+        if len(self.learner_returns) < FEWEST_RECENT:
+            return False
+        if self.kept_returns and np.mean(returns) < np.mean(self.kept_returns):
+            return False
+        self.kept_returns, self.kept_rewards = returns, list(self.learner_rewards)
+        return True
+
+    def overdue(self, role: int = GREEDY) -> np.ndarray:
         """
-        :return: the environments in which the learner, without exploration, has gone on for longer than in any of its
-            latest episodes
+        :param role: who acts, ``GREEDY`` or ``CHECKING``
+        :return: the environments in which that has gone on for longer than in any of its latest episodes
         """
-        return np.flatnonzero((self.roles == GREEDY) & (self.ages > max(self.learner_lengths, default=0)))
+        lengths = self.learner_lengths if role == GREEDY else self.checked_lengths
+        return np.flatnonzero((self.roles == role) & (self.ages > max(lengths, default=0)))
 
     def recent_returns(self) -> list[float]:
         """
@@ -142,6 +170,20 @@ class Trials:
             what they have so far: else short episodes alone would count where the learner has just got better, or worse
         """
         return [*self.learner_returns, *self.returns[self.overdue()].tolist()]
+
+    def preferred(self) -> np.ndarray:
+        """
+        :return: which sources do better than exploring does
+        """
+        if len(self.exploring_returns) < FEWEST_EXPLORING:
+            return np.zeros(self.n_sources, dtype=bool)
+        return np.array(
+            [
+                len(returns) >= FEWEST_TRIALS and _above(returns, self.exploring_returns, ABOVE_EXPLORING)
+                for returns in self.source_returns
+            ],
+            dtype=bool,
+        )
 
     @property
     def best_source(self) -> int | None:
@@ -163,6 +205,9 @@ class Trials:
         learner, returns = LATEST, self.recent_returns()
         if finished or _above(self.kept_returns, returns, BELOW_KEPT):
             learner, returns = KEPT, self.kept_returns
+        checked = [*self.checked_returns, *self.returns[self.overdue(CHECKING)].tolist()]
+        if finished and len(checked) >= FEWEST_RECENT:
+            returns = checked
         return learner if best is None or _above(returns, self.source_returns[best], ABOVE_SOURCE) else best
 
 

@@ -18,14 +18,12 @@ class OptionExecution:
 
     :param mode: ``"call-and-return"``: an option runs until it terminates; ``"interrupting"``: it ends where another
         option has a higher value, and a primitive option after each step
-    :param margin: How much higher than that of a source, in the unit of the values: leaving a source has to be worth
-        more than the noise of values
-    :param n_sources: How many of the options are sources, the first ones
+    :param margins: for each source how much higher, in the unit of the values: leaving it has to be worth more than
+        the noise of values
     """
 
     mode: Execution = "call-and-return"
-    margin: float = 0.0
-    n_sources: int = 0
+    margins: tuple[float, ...] = ()
 
     def ends(self, values: np.ndarray, terminations: np.ndarray, draws: np.ndarray | None = None) -> np.ndarray:
         """
@@ -35,8 +33,9 @@ class OptionExecution:
         :return: whether each option ends in each state, of the same shape
         """
         if self.mode == "interrupting":
-            ends = values < values.max(axis=1, keepdims=True) - self.margin
-            ends[:, self.n_sources :] = True
+            ends = np.ones(values.shape, dtype=bool)
+            n_sources = len(self.margins)
+            ends[:, :n_sources] = values[:, :n_sources] + self.margins < values.max(axis=1, keepdims=True)
             return ends
         # `draw < β` never holds at β = 0 and always at β = 1
         return terminations >= 0.5 if draws is None else draws[:, None] < terminations
@@ -44,14 +43,14 @@ class OptionExecution:
     def greedy_options(self, values: np.ndarray) -> np.ndarray:
         """
         :param values: Q_O(s, o), of shape (states, options)
-        :return: the option to choose in each state: that with the highest value, the sources ahead by the margin where
-            they could be interrupted
+        :return: the option to choose in each state: that with the highest value, the sources ahead by their margins
+            where they could be interrupted
         """
-        if self.mode == "call-and-return" or self.margin == 0 or self.n_sources == 0:
+        if self.mode == "call-and-return":
             return values.argmax(axis=1)
-        best = values[:, : self.n_sources].argmax(axis=1)
-        stays = values[np.arange(len(values)), best] >= values.max(axis=1) - self.margin
-        return np.where(stays, best, values.argmax(axis=1))
+        ahead = values.copy()
+        ahead[:, : len(self.margins)] += self.margins
+        return ahead.argmax(axis=1)
 
     @staticmethod
     def next_options(active: np.ndarray, starts: np.ndarray | bool, ends: np.ndarray, chosen: np.ndarray) -> np.ndarray:

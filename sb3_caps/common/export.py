@@ -268,7 +268,7 @@ def _describe_policy(given: BasePolicy, arrays: dict[str, np.ndarray], prefix: s
     }
     if kind == "caps":
         options: OptionSet = policy.options
-        description["arguments"] |= {"execution": policy.execution.mode, "margin": policy.execution.margin}
+        description["arguments"] |= {"execution": policy.execution_mode, "margin": policy.margin}
         description["options"] = {
             "observation_space": _describe_space(options.observation_space, arrays, f"{prefix}/emitted", name),
             "normalizer": _describe_normalizer(options.normalizer, arrays, f"{prefix}/emitted", name),

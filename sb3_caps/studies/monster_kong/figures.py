@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from copy import copy
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +21,8 @@ EXECUTIONS: dict[str, dict[str, Any]] = {
     "as learned": {},
     "without a margin": {"margin": 0.0},
     "with a margin of 0.02": {"margin": 0.02},
-    "without `averaging`": {"averaging": None},
-    "call-and-return": {"mode": "call-and-return"},
+    "without `averaging`": {"q_net_average": None},
+    "call-and-return": {"execution_mode": "call-and-return"},
 }
 
 
@@ -69,10 +68,8 @@ def executions_table(runs: Sequence[Run]) -> str:
         for label, change in EXECUTIONS.items():
             found = copy(model)
             found.policy = copy(model.policy)
-            if "averaging" in change:
-                found.policy.q_net_average = None
-            else:
-                found.policy.execution = replace(model.policy.execution, **change)
+            for name, value in change.items():
+                setattr(found.policy, name, value)
             shares.setdefault(label, []).append(float(evaluate(found).returns.mean() / evaluate.optimum))
     rows = [[label, f"{np.mean(each):.1%}", f"{min(each):.1%}"] for label, each in shares.items()]
     return markdown(["execution of the finished models", "mean share", "lowest"], rows)
