@@ -342,7 +342,7 @@ def test_the_margin_is_for_preferred_sources(tmp_path: Path) -> None:
 
 def test_the_kept_learner_is_checked_in_the_last_tenth() -> None:
     """It reaches the goal, what was learned since then does not: episodes without exploration show who acted."""
-    model = make(source_policies=[go_left], exploration_initial_eps=0.0, exploration_final_eps=0.0)
+    model = make(source_policies=[go_left, go_left], exploration_initial_eps=0.0, exploration_final_eps=0.0)
     model.learn(2)
     assert model._trials is not None
     always(model.policy.q_net_kept, RIGHT)
