@@ -349,7 +349,7 @@ def test_the_kept_learner_is_checked_in_the_last_tenth() -> None:
     model._trials.kept_returns = [9.0]
     model.learn(2000, reset_num_timesteps=False)
     assert set(model._trials.learner_rewards) == {0.0}
-    assert len(model._trials.checked_rewards) >= 10
+    assert len(model._trials.checked_rewards) >= 5
     assert set(model._trials.checked_rewards) == {1.0}
     learner = model.reuse_summary().policies[-1]
     assert (learner.mean_reward, learner.episodes) == (1.0, len(model._trials.checked_rewards))
