@@ -16,11 +16,13 @@ N_ENVS = 20_000
 ALL = np.ones(N_ENVS, dtype=bool)
 
 
-def started(epsilon: float = 1.0, n_sources: int = 2, share: float = 0.5) -> DrawnDurations:
+def started(n_sources: int = 2, share: float = 0.5, gain: float | None = None) -> DrawnDurations:
     """At the start of episodes in many environments, with two sources and three actions."""
     np.random.seed(0)
     exploration = DrawnDurations(n_sources, 3, share)
-    exploration.start_episodes(ALL, epsilon)
+    if gain is not None:
+        exploration.adapt(gain, np.ones(n_sources, dtype=bool))
+    exploration.start_episodes(ALL)
     return exploration
 
 
@@ -29,12 +31,24 @@ def shares(options: np.ndarray, n_options: int = 5) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("share", "epsilon", "expected"),
-    [(0.5, 1.0, 0.5), (0.5, 0.4, 0.2), (0.5, 0.1, 0.05), (0.5, 0.0, 0.05), (1.0, 1.0, 1.0), (0.0, 1.0, 0.0)],
+    ("share", "gain", "expected"),
+    [(0.25, None, 0.25), (0.25, 0.5, 0.25), (0.25, 1.0, 0.5), (0.25, 0.1, 0.05), (0.25, 0.0, 0.0), (1.0, 0.8, 1.0)],
 )
-def test_the_share_of_mixed_episodes_falls_with_epsilon(share: float, epsilon: float, expected: float) -> None:
-    exploration = started(epsilon, share=share)
-    np.testing.assert_allclose(exploration.mixed.mean(), expected, atol=0.015)
+def test_there_are_as_many_mixed_episodes_as_they_are_good(share: float, gain: float | None, expected: float) -> None:
+    np.testing.assert_allclose(started(share=share, gain=gain).mixed.mean(), expected, atol=0.015)
+
+
+def test_sources_that_are_of_no_use_are_not_drawn() -> None:
+    exploration = DrawnDurations(3, 2, share=1.0)
+    exploration.adapt(0.5, np.array([True, False, True]))
+    exploration.start_episodes(ALL)
+    np.testing.assert_allclose(shares(exploration.choose(np.full(N_ENVS, 3), 0.0)), [0.25, 0, 0.25, 0.5, 0], atol=0.015)
+    # None is left: turns that have begun end, the learner has all that follow, and no episode is mixed any more
+    exploration.adapt(0.5, np.zeros(3, dtype=bool))
+    exploration.left[:] = 0
+    np.testing.assert_array_equal(exploration.choose(np.full(N_ENVS, 3), 0.0), 3)
+    exploration.start_episodes(ALL)
+    assert not exploration.mixed.any()
 
 
 def test_only_episodes_that_start_are_drawn() -> None:
@@ -43,12 +57,12 @@ def test_only_episodes_that_start_are_drawn() -> None:
     sources, left = exploration.sources.copy(), exploration.left.copy()
     exploration.share = 0.0
     first_half = np.arange(N_ENVS) < N_ENVS // 2
-    exploration.start_episodes(first_half, epsilon=1.0)
+    exploration.start_episodes(first_half)
     np.testing.assert_array_equal(exploration.mixed, ~first_half)
     np.testing.assert_array_equal(exploration.sources, np.where(first_half, -1, sources))
     np.testing.assert_array_equal(exploration.left, np.where(first_half, 0, left))
     # Another number of environments starts from nothing
-    exploration.start_episodes(np.ones(3, dtype=bool), epsilon=1.0)
+    exploration.start_episodes(np.ones(3, dtype=bool))
     assert exploration.ages.tolist() == [0, 0, 0]
 
 
@@ -120,16 +134,16 @@ def test_durations_go_up_to_the_length_of_an_episode() -> None:
     np.random.seed(0)
     lengths = []
     for length in (10, 20, 60):
-        exploration.start_episodes(one, epsilon=1.0)
+        exploration.start_episodes(one)
         lengths.append(exploration.episode_length)
         for _ in range(length):
             exploration.choose(np.zeros(1, dtype=int), epsilon=1.0)
-    exploration.start_episodes(one, epsilon=1.0)
+    exploration.start_episodes(one)
     assert [*lengths, exploration.episode_length] == pytest.approx([1.0, 10.0, 15.0, 30.0])
     exploration.n_episodes = 1000
     for _ in range(80):
         exploration.choose(np.zeros(1, dtype=int), epsilon=1.0)
-    exploration.start_episodes(one, epsilon=1.0)
+    exploration.start_episodes(one)
     assert exploration.episode_length == pytest.approx(31.0), "a fiftieth of the way"
     # An episode that is longer than any before has longer turns as well
     many = started(share=1.0)
@@ -140,7 +154,7 @@ def test_durations_go_up_to_the_length_of_an_episode() -> None:
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.0])
 def test_without_sources_it_is_epsilon_greedy(epsilon: float) -> None:
-    exploration = started(epsilon, n_sources=0, share=1.0)
+    exploration = started(n_sources=0, share=1.0)
     assert not exploration.mixed.any()
     for _ in range(3):
         options = exploration.choose(np.full(N_ENVS, 2), epsilon)

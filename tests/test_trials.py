@@ -19,13 +19,13 @@ from tests.hand_walk import LEFT, RIGHT, Walk, go_left, go_right
 CELLS = np.eye(5, dtype=np.float32)
 
 
-def episode(trials: Trials, role: int, *rewards: float) -> bool:
+def episode(trials: Trials, role: int, *rewards: float, mixed: bool = False) -> bool:
     """One episode of one environment, and whether it made the learner worth keeping."""
     trials.start_episodes(np.ones(1, dtype=bool), epsilon=1.0, warm_up=True)
     trials.roles[:] = role
     better = False
     for step, reward in enumerate(rewards, start=1):
-        better = trials.add_step(np.array([reward]), np.array([step == len(rewards)]))
+        better = trials.add_step(np.array([reward]), np.array([step == len(rewards)]), np.array([mixed]))
     return better
 
 
@@ -259,11 +259,32 @@ def test_sources_that_do_better_than_exploring_are_preferred() -> None:
     episode(trials, LEARNING, 1.0)
     # 1.2 and 1 differ by more than a standard error of 0.14; of the third one trial is too few
     assert trials.preferred().tolist() == [True, False, False]
+    assert trials.useful().tolist() == [True, False, True], "the second does worse"
     for each in (1.2, 1.3, 1.2, 1.3) * 4:
         episode(trials, LEARNING, each)
     assert len(trials.exploring_returns) == 20
     # The mean of the first twenty is 1.1875
     assert trials.preferred().tolist() == [False] * 3
+    assert trials.useful().tolist() == [True, False, True]
+
+
+def test_what_stretches_of_sources_bring() -> None:
+    trials = after(1, [SOURCE])
+    for each in (0.0, 0.0, 1.0, 1.0, 2.0):
+        assert trials.gain_of_mixing() == 0.5, "not known yet"
+        episode(trials, LEARNING, each)
+        episode(trials, GREEDY, 9.0)
+    for each in (1.0, 1.0, 1.0, 3.0):
+        episode(trials, LEARNING, each, mixed=True)
+    assert trials.gain_of_mixing() == 0.5
+    episode(trials, LEARNING, 1.0, mixed=True)
+    # Four of five are above two, like two and below one: 2 + 2 / 2 = 3 of 5; the fifth is above all
+    assert trials.gain_of_mixing() == pytest.approx((4 * 3 / 5 + 1) / 5)
+    assert trials.exploring_returns == [0.0, 0.0, 1.0, 1.0, 2.0], "what exploring is worth without any source"
+    # The latest twenty count
+    for _ in range(20):
+        episode(trials, LEARNING, 9.0)
+    assert trials.gain_of_mixing() == 0.0
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1e6])

@@ -77,7 +77,9 @@ class Exploration:
 
     :param durations: ``"drawn"``: random actions, and stretches of sources with random lengths, see
         ``DrawnDurations``; ``"termination"``, the paper's: options run until they terminate, see ``OptionExploration``
-    :param share: Share of the episodes that have stretches of sources, at ε = 1: None for a half. For drawn durations.
+    :param share: Share of the episodes that have stretches of sources, at ε = 1: None for a quarter. With ``safe`` it
+        is up to twice as much where such episodes do better than others, and less where they do worse. For drawn
+        durations.
     :param weights: How likely each option is in a random choice, in the order of ``options.names``; one number for a
         source relative to a primitive; None for all alike. This and all that follows is for durations by termination.
     :param temperature: Options whose values differ by less than this are chosen greedily about as often as each other
@@ -102,7 +104,7 @@ class Exploration:
             raise ValueError(f"exploration_kwargs['durations'] must be one of {get_args(Durations)}.")
         if self.durations == "termination" and self.share is not None:
             raise ValueError("share in exploration_kwargs is for drawn durations: leave it out.")
-        for name, value in (("share", 0.5 if self.share is None else self.share), ("episodes", self.episodes)):
+        for name, value in (("share", 0.25 if self.share is None else self.share), ("episodes", self.episodes)):
             check_number(f"exploration_kwargs[{name!r}]", value, at_least=0.0, at_most=1.0)
         for name in ("temperature", "bonus", "novelty"):
             value = getattr(self, name)
@@ -120,7 +122,7 @@ class Exploration:
         :return: what chooses among them
         """
         if self.durations == "drawn":
-            share = 0.5 if self.share is None else self.share
+            share = 0.25 if self.share is None else self.share
             return DrawnDurations(options.n_sources, options.n_actions, share)
         return OptionExploration(options.normalized(self.weights), self.episodes, self.novelty)
 

@@ -50,11 +50,12 @@ class DrawnDurations:
 
     :param n_sources: number of source policies
     :param n_actions: number of actions
-    :param share: share of mixed episodes at ε = 1; it falls with ε, to a tenth of it at the lowest
+    :param share: share of mixed episodes where it is not known what they bring, see ``adapt``
     """
 
-    def __init__(self, n_sources: int, n_actions: int, share: float = 0.5) -> None:
+    def __init__(self, n_sources: int, n_actions: int, share: float = 0.25) -> None:
         self.n_sources, self.n_actions, self.share = n_sources, n_actions, share
+        self.gain, self.drawn_sources = 0.5, np.arange(n_sources)
         self.episode_length = 1.0
         self.n_episodes = 0
         self._resize(0)
@@ -63,7 +64,7 @@ class DrawnDurations:
         """
         :param before: of a loaded model, whose episodes go on
         """
-        for name in ("episode_length", "n_episodes", "mixed", "sources", "left", "ages"):
+        for name in ("gain", "drawn_sources", "episode_length", "n_episodes", "mixed", "sources", "left", "ages"):
             setattr(self, name, getattr(before, name))
 
     def _resize(self, n_envs: int) -> None:
@@ -72,20 +73,29 @@ class DrawnDurations:
         self.sources, self.left = np.full(n_envs, -1), np.zeros(n_envs, dtype=np.int64)
         self.ages = np.zeros(n_envs, dtype=np.int64)
 
-    def start_episodes(self, starts: np.ndarray, epsilon: float) -> None:
+    def adapt(self, gain: float, useful: np.ndarray) -> None:
+        """
+        Take into account what sources brought.
+
+        :param gain: how likely a mixed episode does better than another one: 0.5 leaves the share as it is, 1 doubles
+            it, and as the learner gets better than any mixture there will be fewer and fewer
+        :param useful: which sources to draw
+        """
+        self.gain, self.drawn_sources = gain, np.flatnonzero(useful)
+
+    def start_episodes(self, starts: np.ndarray) -> None:
         """
         Draw which of the episodes that start now are mixed.
 
         :param starts: which environments start an episode
-        :param epsilon: the exploration rate
         """
         if len(self.mixed) != len(starts):
             self._resize(len(starts))
         for age in self.ages[starts & (self.ages > 0)]:
             self.n_episodes += 1
             self.episode_length += (age - self.episode_length) * max(0.02, 1 / self.n_episodes)
-        drawn = np.random.random(len(starts)) < self.share * max(epsilon, 0.1)
-        self.mixed = np.where(starts, drawn & (self.n_sources > 0), self.mixed)
+        drawn = np.random.random(len(starts)) < 2.0 * self.gain * self.share
+        self.mixed = np.where(starts, drawn & (len(self.drawn_sources) > 0), self.mixed)
         self.sources[starts], self.left[starts], self.ages[starts] = -1, 0, 0
 
     def choose(self, greedy: np.ndarray, epsilon: float) -> np.ndarray:
@@ -97,7 +107,9 @@ class DrawnDurations:
         turns = np.flatnonzero(self.mixed & (self.left == 0))
         if len(turns):
             others = np.where(self.ages[turns] == 0, np.random.random(len(turns)) < 0.5, self.sources[turns] < 0)
-            self.sources[turns] = np.where(others, np.random.randint(self.n_sources, size=len(turns)), -1)
+            # A source that was drawn before nothing is drawn any more has its turn to the end
+            source = np.random.choice(self.drawn_sources, size=len(turns)) if len(self.drawn_sources) else -1
+            self.sources[turns] = np.where(others, source, -1)
             longest = np.log(max(self.episode_length, self.ages.max(), 2.0))
             self.left[turns] = np.exp(np.random.random(len(turns)) * longest).astype(np.int64)
         self.left = np.maximum(self.left - 1, 0)
@@ -128,12 +140,11 @@ class OptionExploration:
         """
         self.random_episodes = before.random_episodes
 
-    def start_episodes(self, starts: np.ndarray, epsilon: float = 0.0) -> None:
+    def start_episodes(self, starts: np.ndarray) -> None:
         """
         Draw which of the episodes that start now are random.
 
         :param starts: which environments start an episode
-        :param epsilon: not needed here
         """
         if len(self.random_episodes) != len(starts):
             self.random_episodes = np.zeros(len(starts), dtype=bool)

@@ -167,7 +167,10 @@ class OptionCollector(PolicyReuseAlgorithm):
         values, beta = network(self._last_obs, option_actions[:, : self.options.n_sources])
         epsilon = 1.0 if warm_up else self.exploration_rate
         if starts.any():
-            self._exploration.start_episodes(starts, epsilon)
+            if self.safe and isinstance(self._exploration, DrawnDurations):
+                assert self._trials is not None
+                self._exploration.adapt(self._trials.gain_of_mixing(), self._trials.useful())
+            self._exploration.start_episodes(starts)
         if isinstance(self._exploration, DrawnDurations):
             options = self._exploration.choose(self._greedy_options(values, beta), self._raised(epsilon))
         else:
@@ -294,7 +297,8 @@ class OptionCollector(PolicyReuseAlgorithm):
             if self._vec_normalize_env is not None:
                 # Compared by what the task pays, whatever the learner's rewards are scaled to
                 rewards = self._vec_normalize_env.get_original_reward()
-            if self._trials.add_step(rewards, dones):
+            mixed = self._exploration.mixed if isinstance(self._exploration, DrawnDurations) else None
+            if self._trials.add_step(rewards, dones, mixed):
                 self.policy.q_net_kept.load_state_dict(self.policy.acting_net.state_dict())
             if dones.any() or len(self._trials.overdue()):
                 self.policy.acts_by.fill_(self._trials.acts_by())

@@ -1,6 +1,7 @@
 """What sources and learner are worth in whole episodes, and which of them to act by."""
 
 from collections import deque
+from collections.abc import Callable
 
 import numpy as np
 
@@ -56,6 +57,9 @@ class Trials:
         self.checked_returns: list[float] = []
         self.checked_lengths: list[int] = []
         self.exploring_returns: list[float] = []
+        # The latest episodes of exploring, without and with stretches of sources
+        self.plain_returns: deque[float] = deque(maxlen=EXPLORING)
+        self.mixed_returns: deque[float] = deque(maxlen=EXPLORING)
         # What the task paid in them, not discounted: for people
         self.source_rewards: list[list[float]] = [[] for _ in range(n_sources)]
         self.learner_rewards: deque[float] = deque(maxlen=RECENT)
@@ -110,12 +114,13 @@ class Trials:
         known = len(self.source_returns[promising]) >= RECENT and len(set(self.source_returns[promising])) == 1
         return promising if tries[promising] < MOST_TRIALS and not known else None
 
-    def add_step(self, rewards: np.ndarray, dones: np.ndarray) -> bool:
+    def add_step(self, rewards: np.ndarray, dones: np.ndarray, mixed: np.ndarray | None = None) -> bool:
         """
         Count one step of all environments.
 
         :param rewards: of the step
         :param dones: which episodes ended with it
+        :param mixed: which episodes have stretches of sources, if they explore; None for none
         :return: whether the learner has just done better than ever, so that it is worth keeping as it is
         """
         self.steps += len(rewards)
@@ -128,7 +133,10 @@ class Trials:
             role, of_return, of_reward, length = self.roles[i], self.returns[i], self.rewards[i], self.ages[i]
             # The environment's next episode is not drawn yet
             self.roles[i] = LEARNING
-            if role == LEARNING:
+            if role == LEARNING and mixed is not None and mixed[i]:
+                self.mixed_returns.append(float(of_return))
+            elif role == LEARNING:
+                self.plain_returns.append(float(of_return))
                 if len(self.exploring_returns) < EXPLORING:
                     self.exploring_returns.append(float(of_return))
             elif role == CHECKING:
@@ -175,15 +183,33 @@ class Trials:
         """
         :return: which sources do better than exploring does
         """
-        if len(self.exploring_returns) < FEWEST_EXPLORING:
-            return np.zeros(self.n_sources, dtype=bool)
+        return self._compared(lambda source, exploring: _above(source, exploring, ABOVE_EXPLORING), unknown=False)
+
+    def useful(self) -> np.ndarray:
+        """
+        :return: which sources do not do worse than exploring does
+        """
+        return self._compared(lambda source, exploring: not _above(exploring, source, ABOVE_EXPLORING), unknown=True)
+
+    def _compared(self, holds: Callable[[list[float], list[float]], bool], unknown: bool) -> np.ndarray:
+        known = len(self.exploring_returns) >= FEWEST_EXPLORING
         return np.array(
             [
-                len(returns) >= FEWEST_TRIALS and _above(returns, self.exploring_returns, ABOVE_EXPLORING)
+                holds(returns, self.exploring_returns) if known and len(returns) >= FEWEST_TRIALS else unknown
                 for returns in self.source_returns
             ],
             dtype=bool,
         )
+
+    def gain_of_mixing(self) -> float:
+        """
+        :return: how likely an episode with stretches of sources does better than one without, of the latest that
+            explore; 0.5 where that is not known
+        """
+        if min(len(self.mixed_returns), len(self.plain_returns)) < FEWEST_EXPLORING:
+            return 0.5
+        mixed, plain = np.array(self.mixed_returns)[:, None], np.array(self.plain_returns)
+        return float(np.mean((mixed > plain) + 0.5 * (mixed == plain)))
 
     @property
     def best_source(self) -> int | None:
