@@ -43,9 +43,10 @@ class DrawnDurations:
     """
     The greedy options, with random actions as in DQN and with stretches of source policies (the default).
 
-    A share of the episodes is mixed: a random source and the learner take turns, each for a random number of steps.
-    Its logarithm is uniform up to the length of an episode, so that short and long stretches are equally likely
-    whatever the time scale of the task is (heavy-tailed durations, as Dabney and others 2021 have them for actions).
+    A share of the episodes is mixed: turns of a random source and turns of the learner follow each other, each as
+    likely, and each for a random number of steps. Its logarithm is uniform up to the length of an episode, so that
+    short and long stretches are equally likely whatever the time scale of the task is (heavy-tailed durations, as
+    Dabney and others 2021 have them for actions).
     In all other steps, and in all other episodes, actions are random with probability ε.
 
     :param n_sources: number of source policies
@@ -106,10 +107,11 @@ class DrawnDurations:
         """
         turns = np.flatnonzero(self.mixed & (self.left == 0))
         if len(turns):
-            others = np.where(self.ages[turns] == 0, np.random.random(len(turns)) < 0.5, self.sources[turns] < 0)
-            # A source that was drawn before nothing is drawn any more has its turn to the end
-            source = np.random.choice(self.drawn_sources, size=len(turns)) if len(self.drawn_sources) else -1
-            self.sources[turns] = np.where(others, source, -1)
+            sources = np.full(len(turns), -1)
+            if len(self.drawn_sources):
+                drawn = np.random.choice(self.drawn_sources, size=len(turns))
+                sources = np.where(np.random.random(len(turns)) < 0.5, drawn, -1)
+            self.sources[turns] = sources
             longest = np.log(max(self.episode_length, self.ages.max(), 2.0))
             self.left[turns] = np.exp(np.random.random(len(turns)) * longest).astype(np.int64)
         self.left = np.maximum(self.left - 1, 0)
