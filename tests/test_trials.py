@@ -250,22 +250,20 @@ def test_nothing_to_check_where_nothing_was_kept(monkeypatch: pytest.MonkeyPatch
     assert trials.roles.tolist() == [GREEDY]
 
 
-def test_sources_that_do_better_than_exploring_are_preferred() -> None:
+def test_sources_beside_exploring() -> None:
     trials = after(3, [[1.0, 1.4], [0.0, 0.0], [9.0]])
-    assert trials.preferred().tolist() == [False] * 3, "exploring is not known yet"
+    assert trials.standings().tolist() == [0, 0, 0], "exploring is not known yet"
     for each in (1.0, 1.0, 1.1, 0.9):
         episode(trials, LEARNING, each)
-    assert trials.preferred().tolist() == [False] * 3
+    assert trials.standings().tolist() == [0, 0, 0]
     episode(trials, LEARNING, 1.0)
     # 1.2 and 1 differ by more than a standard error of 0.14; of the third one trial is too few
-    assert trials.preferred().tolist() == [True, False, False]
-    assert trials.useful().tolist() == [True, False, True], "the second does worse"
+    assert trials.standings().tolist() == [1, -1, 0]
     for each in (1.2, 1.3, 1.2, 1.3) * 4:
         episode(trials, LEARNING, each)
     assert len(trials.exploring_returns) == 20
     # The mean of the first twenty is 1.1875
-    assert trials.preferred().tolist() == [False] * 3
-    assert trials.useful().tolist() == [True, False, True]
+    assert trials.standings().tolist() == [0, -1, 0]
 
 
 def test_what_stretches_of_sources_bring() -> None:
@@ -350,12 +348,12 @@ def test_a_learner_that_fails_acts_as_its_best_source(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:The learner is not known to be better")
-def test_the_margin_is_for_preferred_sources(tmp_path: Path) -> None:
+def test_the_margin_is_for_sources_that_do_better_than_exploring(tmp_path: Path) -> None:
     model = make()
     assert model.policy.execution.margins == (0.02, 0.02), "before anything is known, and without safety"
     model.learn(1000)
-    assert model.policy.preferred.tolist() == [False, True]
-    assert model.policy.execution.margins == (0.0, 0.02)
+    assert model.policy.standings.tolist() == [-1, 1]
+    assert model.policy.execution.margins == (-np.inf, 0.02)
     model.save(tmp_path / "model")
     assert CAPS.load(tmp_path / "model").policy.execution == model.policy.execution
     assert make(safe=False).learn(1000).policy.execution.margins == (0.02, 0.02)

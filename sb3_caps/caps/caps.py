@@ -306,7 +306,7 @@ class CAPS(OptionCollector):
             targets = option_targets(
                 replay_data,
                 self.gamma,
-                next_greedy=next_values.argmax(dim=1).reshape(shape[:2]),
+                next_greedy=self.policy.greedy_options(next_values).reshape(shape[:2]),
                 next_values=target_values.reshape(shape),
                 next_terminations=next_beta.reshape(shape),
             )

@@ -148,8 +148,8 @@ class CAPSPolicy(DQNPolicy):
     :param execution: How options are executed: ``"interrupting"`` ends a source where another option has a value that
         is higher by the margin; ``"call-and-return"``, the paper's, where β says so. None for call-and-return with a
         fixed ``termination`` and for interrupting otherwise.
-    :param margin: How much higher than that of a source, in the unit of the values. It is for the sources that
-        ``preferred`` says.
+    :param margin: How much higher than that of a source, in the unit of the values. It is for the sources
+        with a standing of 1.
     :param shared_values: Whether values and terminations of a source are built on those of the action that it takes,
         so that a source has no more to learn than what following it further adds. The paper learns them apart.
     :param averaging: How far a running average of the network follows it in each gradient step: options are executed
@@ -161,7 +161,7 @@ class CAPSPolicy(DQNPolicy):
     q_net: OptionQNetwork
     q_net_target: OptionQNetwork
     acts_by: th.Tensor
-    preferred: th.Tensor
+    standings: th.Tensor
 
     def __init__(
         self,
@@ -207,7 +207,8 @@ class CAPSPolicy(DQNPolicy):
         # The network that did best in whole episodes, and what `predict` acts by: see `Trials`
         self.q_net_kept = deepcopy(self.q_net).requires_grad_(False)
         self.register_buffer("acts_by", th.tensor(LATEST))
-        self.register_buffer("preferred", th.ones(self.options.n_sources, dtype=th.bool))
+        # Of each source: 1 has the margin, 0 has none, -1 is no option any more. See `Trials`.
+        self.register_buffer("standings", th.ones(self.options.n_sources, dtype=th.int8))
 
     def make_q_net(self) -> OptionQNetwork:
         """:return: a network with an output for each option"""
@@ -229,8 +230,17 @@ class CAPSPolicy(DQNPolicy):
     @property
     def execution(self) -> OptionExecution:
         """How options are executed."""
-        margins = tuple(self.margin if each else 0.0 for each in self.preferred.tolist())
-        return OptionExecution(self.execution_mode, margins)
+        margins = {1: self.margin, 0: 0.0, -1: -np.inf}
+        return OptionExecution(self.execution_mode, tuple(margins[each] for each in self.standings.tolist()))
+
+    def greedy_options(self, values: th.Tensor) -> th.Tensor:
+        """
+        :param values: Q_O(s, o), of shape (states, options)
+        :return: the option with the highest value in each state, among those that still are one
+        """
+        out = th.zeros(len(self.options), dtype=th.bool, device=values.device)
+        out[: self.options.n_sources] = self.standings < 0
+        return values.masked_fill(out, -th.inf).argmax(dim=1)
 
     def networks(self) -> list[OptionQNetwork]:
         """:return: the network and all that were copied from it"""

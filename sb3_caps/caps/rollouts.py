@@ -53,6 +53,7 @@ class OptionCollector(PolicyReuseAlgorithm):
         self._last_source_states: SourceStates = ()
         self._trials: Trials | None = None
         self._scale: ReturnScale | None = None
+        self._nothing_found = False
         self._use = UseOfOptions(0, 0)
 
     def _setup_learn(
@@ -79,7 +80,7 @@ class OptionCollector(PolicyReuseAlgorithm):
             self._use = UseOfOptions(self.options.n_sources, len(self.options))
             if self.safe:
                 # Until it is known
-                self.policy.preferred.fill_(False)
+                self.policy.standings.fill_(0)
         if self._scale is None:
             self._scale = ReturnScale(self.gamma, self.n_envs)
         if self._last_options is None or len(self._last_options) != self.n_envs or self._last_episode_starts.all():
@@ -165,11 +166,12 @@ class OptionCollector(PolicyReuseAlgorithm):
         assert option_actions is not None
         assert self._last_obs is not None
         values, beta = network(self._last_obs, option_actions[:, : self.options.n_sources])
-        epsilon = 1.0 if warm_up else self.exploration_rate
+        # As long as nothing was found there is nothing to exploit
+        epsilon = 1.0 if warm_up or (self.safe and self._nothing_found) else self.exploration_rate
         if starts.any():
             if self.safe and isinstance(self._exploration, DrawnDurations):
                 assert self._trials is not None
-                self._exploration.adapt(self._trials.gain_of_mixing(), self._trials.useful())
+                self._exploration.adapt(self._trials.gain_of_mixing(), self._trials.standings() >= 0)
             self._exploration.start_episodes(starts)
         if isinstance(self._exploration, DrawnDurations):
             options = self._exploration.choose(self._greedy_options(values, beta), self._raised(epsilon))
@@ -302,7 +304,8 @@ class OptionCollector(PolicyReuseAlgorithm):
                 self.policy.q_net_kept.load_state_dict(self.policy.acting_net.state_dict())
             if dones.any() or len(self._trials.overdue()):
                 self.policy.acts_by.fill_(self._trials.acts_by())
-                self.policy.preferred.copy_(th.as_tensor(self._trials.preferred()))
+                self.policy.standings.copy_(th.as_tensor(self._trials.standings()))
+                self._nothing_found = self._trials.nothing_found()
 
     def _learn_terminations(self) -> None:
         """

@@ -1,7 +1,6 @@
 """What sources and learner are worth in whole episodes, and which of them to act by."""
 
 from collections import deque
-from collections.abc import Callable
 
 import numpy as np
 
@@ -22,8 +21,9 @@ RECENT, FEWEST_RECENT = 5, 3
 CHECKED_SHARE = 0.1
 # What exploring is worth is told by its first episodes
 EXPLORING, FEWEST_EXPLORING = 20, 5
-# By how many standard errors the learner has to be above the best source, and below what it once was to be replaced
-ABOVE_SOURCE, BELOW_KEPT, ABOVE_EXPLORING = 1.0, 2.0, 1.0
+# By how many standard errors the learner has to be above the best source, below what it once was to be replaced,
+# and a source above or below exploring
+ABOVE_SOURCE, BELOW_KEPT, BESIDE_EXPLORING = 1.0, 2.0, 1.0
 
 
 def greedy_share(epsilon: float) -> float:
@@ -39,7 +39,7 @@ class Trials:
     Some of the episodes of training try something: a source alone, or the learner without exploration.
 
     Their returns tell what to act by: the learner as it is, the learner as it was at its best, or a source; and which
-    sources are worth following where nothing tells options apart: those that do better than exploring does. Returns
+    sources are ahead of other options, or none at all: those that do better or worse than exploring does. Returns
     are discounted a tenth as much as in learning: nearly what the task pays, but of two policies that reach a goal the
     faster one has more.
 
@@ -106,7 +106,9 @@ class Trials:
         tries = running + [len(returns) for returns in self.source_returns]
         if tries.min() < FEWEST_TRIALS:
             return int(tries.argmin()) if draw < 0.5 else None
-        under_way = int(self.ages[self.roles >= 0].sum())
+        # Those that are under way will take as long as others did
+        length = self.source_steps / max(sum(map(len, self.source_returns)), 1)
+        under_way = np.maximum(self.ages[self.roles >= 0], length).sum()
         if not all(self.source_returns) or self.source_steps + under_way >= TRIAL_SHARE * self.steps:
             return None
         promising = int(np.argmax([np.mean(returns) + _error(returns) for returns in self.source_returns]))
@@ -179,27 +181,18 @@ class Trials:
         """
         return [*self.learner_returns, *self.returns[self.overdue()].tolist()]
 
-    def preferred(self) -> np.ndarray:
+    def standings(self) -> np.ndarray:
         """
-        :return: which sources do better than exploring does
+        :return: for each source 1 where it does better than exploring, -1 where it does worse, and 0 where neither is
+            known
         """
-        return self._compared(lambda source, exploring: _above(source, exploring, ABOVE_EXPLORING), unknown=False)
-
-    def useful(self) -> np.ndarray:
-        """
-        :return: which sources do not do worse than exploring does
-        """
-        return self._compared(lambda source, exploring: not _above(exploring, source, ABOVE_EXPLORING), unknown=True)
-
-    def _compared(self, holds: Callable[[list[float], list[float]], bool], unknown: bool) -> np.ndarray:
-        known = len(self.exploring_returns) >= FEWEST_EXPLORING
-        return np.array(
-            [
-                holds(returns, self.exploring_returns) if known and len(returns) >= FEWEST_TRIALS else unknown
-                for returns in self.source_returns
-            ],
-            dtype=bool,
-        )
+        exploring = self.exploring_returns
+        found = np.zeros(self.n_sources, dtype=np.int8)
+        for i, returns in enumerate(self.source_returns):
+            if len(exploring) >= FEWEST_EXPLORING and len(returns) >= FEWEST_TRIALS:
+                found[i] = int(_above(returns, exploring, BESIDE_EXPLORING))
+                found[i] -= int(_above(exploring, returns, BESIDE_EXPLORING))
+        return found
 
     def gain_of_mixing(self) -> float:
         """
@@ -210,6 +203,14 @@ class Trials:
             return 0.5
         mixed, plain = np.array(self.mixed_returns)[:, None], np.array(self.plain_returns)
         return float(np.mean((mixed > plain) + 0.5 * (mixed == plain)))
+
+    def nothing_found(self) -> bool:
+        """
+        :return: whether all that was tried lately had the same return, so that there is nothing to learn from yet
+        """
+        learner = [*self.plain_returns, *self.mixed_returns, *self.learner_returns]
+        returns = [*learner, *(each for returns in self.source_returns for each in returns)]
+        return len(self.plain_returns) >= FEWEST_EXPLORING and min(returns) == max(returns)
 
     @property
     def best_source(self) -> int | None:

@@ -19,7 +19,7 @@ class OptionExecution:
     :param mode: ``"call-and-return"``: an option runs until it terminates; ``"interrupting"``: it ends where another
         option has a higher value, and a primitive option after each step
     :param margins: for each source how much higher, in the unit of the values: leaving it has to be worth more than
-        the noise of values
+        the noise of values. Minus infinity for a source that is not to be chosen.
     """
 
     mode: Execution = "call-and-return"
@@ -46,10 +46,11 @@ class OptionExecution:
         :return: the option to choose in each state: that with the highest value, the sources ahead by their margins
             where they could be interrupted
         """
+        margins = np.array(self.margins, dtype=values.dtype)
         if self.mode == "call-and-return":
-            return values.argmax(axis=1)
+            margins = np.minimum(margins, 0.0)
         ahead = values.copy()
-        ahead[:, : len(self.margins)] += self.margins
+        ahead[:, : len(margins)] += margins
         return ahead.argmax(axis=1)
 
     @staticmethod
