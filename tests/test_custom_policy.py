@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from sb3_caps import CAPS
 from sb3_caps.caps.acting import ActingNetwork
-from sb3_caps.caps.policies import CAPSPolicy, OptionEstimates, OptionQNetwork
+from sb3_caps.caps.policies import CAPSPolicy, OptionEstimates, OptionQNetwork, share
 from sb3_caps.common.type_aliases import OptionReplayBufferSamples
 from tests.paper import paper
 from tests.toy_world import LEFT, LENGTH, RIGHT, Corridor, go_left, go_right
@@ -195,3 +195,15 @@ def test_a_loss_of_ones_own() -> None:
     np.random.seed(0)
     model.train(gradient_steps=1, batch_size=32)
     assert model.logger.name_to_value["train/loss"] == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_what_a_source_learns_does_not_reach_the_value_of_its_action() -> None:
+    outputs = th.tensor([[1.0, 2.0, 3.0, 5.0]], requires_grad=True)
+    # Two sources that take the second and the first of two actions
+    shared = share(outputs, th.tensor([[1, 0]]))
+    assert shared.tolist() == [[6.0, 5.0, 3.0, 5.0]]
+    shared[0, 0].backward()
+    assert outputs.grad is not None
+    assert outputs.grad.tolist() == [[1.0, 0.0, 0.0, 0.0]]
+    # An action that is not known counts as the lowest
+    assert share(outputs, th.tensor([[-1, 1]])).tolist() == [[4.0, 7.0, 3.0, 5.0]]

@@ -169,6 +169,11 @@ def test_the_margin_is_for_sources() -> None:
     mixed = OptionExecution("interrupting", (0.0, 0.1))
     assert mixed.greedy_options(values).tolist() == [1, 3, 1]
     assert mixed.ends(values, beta)[:, :2].tolist() == [[True, False], [True, True], [False, False]]
+    # Minus infinity takes it out, in call-and-return too
+    out = (-np.inf, 0.1)
+    assert OptionExecution("interrupting", out).greedy_options(values).tolist() == [1, 3, 1]
+    assert OptionExecution("interrupting", out).ends(values, beta)[:, 0].tolist() == [True] * 3
+    assert OptionExecution("call-and-return", out).greedy_options(values).tolist() == [2, 3, 1]
     # Without a margin, and in call-and-return, values alone count
     assert OptionExecution("interrupting", (0.0, 0.0)).greedy_options(values).tolist() == [2, 3, 0]
     assert OptionExecution("call-and-return", (0.1, 0.1)).greedy_options(values).tolist() == [2, 3, 0]

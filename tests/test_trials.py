@@ -352,8 +352,8 @@ def test_the_margin_is_for_sources_that_do_better_than_exploring(tmp_path: Path)
     model = make()
     assert model.policy.execution.margins == (0.02, 0.02), "before anything is known, and without safety"
     model.learn(1000)
-    assert model.policy.standings.tolist() == [-1, 1]
-    assert model.policy.execution.margins == (-np.inf, 0.02)
+    assert model.policy.standings.tolist() == [0, 1]
+    assert model.policy.execution.margins == (0.0, 0.02)
     model.save(tmp_path / "model")
     assert CAPS.load(tmp_path / "model").policy.execution == model.policy.execution
     assert make(safe=False).learn(1000).policy.execution.margins == (0.02, 0.02)
@@ -372,6 +372,51 @@ def test_the_kept_learner_is_checked_in_the_last_tenth() -> None:
     assert set(model._trials.checked_rewards) == {1.0}
     learner = model.reuse_summary().policies[-1]
     assert (learner.mean_reward, learner.episodes) == (1.0, len(model._trials.checked_rewards))
+
+
+def test_a_source_that_does_worse_than_exploring_is_no_option(tmp_path: Path) -> None:
+    model = make()
+    always(model.policy.acting_net, LEFT)
+    assert model.predict(CELLS, deterministic=True)[1][0].tolist() == [0] * 5, "of equal values that of a source"
+    model.policy.standings.copy_(th.tensor([-1, 1]))
+    assert model.policy.execution.margins == (-np.inf, 0.02)
+    assert model.predict(CELLS, deterministic=True)[1][0].tolist() == [2] * 5
+    # It ends where it is active, and targets are not built on it either
+    state = (np.zeros(5, dtype=np.int64), model.options.initial_states())
+    assert model.predict(CELLS, state, deterministic=True)[1][0].tolist() == [2] * 5
+    values = th.tensor([[9.0, 1.0, 0.0, 2.0], [9.0, 3.0, 0.0, 2.0]])
+    assert model.policy.greedy_options(values).tolist() == [3, 1]
+    model.save(tmp_path / "model")
+    assert CAPS.load(tmp_path / "model").policy.execution == model.policy.execution
+
+
+def test_random_actions_until_something_is_found() -> None:
+    trials = after(1, [[0.0, 0.0]])
+    for _ in range(5):
+        assert not trials.nothing_found(), "too few to tell"
+        episode(trials, LEARNING, 0.0)
+    assert trials.nothing_found()
+    for role, mixed in ((LEARNING, True), (LEARNING, False), (GREEDY, False), (0, False)):
+        found = after(1, [[0.0, 0.0]])
+        for _ in range(5):
+            episode(found, LEARNING, 0.0)
+        episode(found, role, 1.0, mixed=mixed)
+        assert not found.nothing_found()
+    # Forgotten after twenty episodes
+    episode(trials, LEARNING, 1.0)
+    assert not trials.nothing_found()
+    for _ in range(20):
+        episode(trials, LEARNING, 0.0)
+    assert trials.nothing_found()
+
+
+@pytest.mark.parametrize("safe", [True, False])
+def test_a_run_explores_until_something_is_found(safe: bool) -> None:
+    """The goal is out of reach for a learner that goes left with ε = 0, and for sources that do too."""
+    arguments: dict[str, Any] = {"exploration_initial_eps": 0.0, "exploration_final_eps": 0.0, "safe": safe}
+    model = make(source_policies=[go_left, go_left], **arguments).learn(2000)
+    found = model.replay_buffer.rewards[: model.replay_buffer.pos].sum()
+    assert found > 0 if safe else found == 0
 
 
 def test_without_safety_a_model_acts_by_what_it_learned() -> None:

@@ -50,16 +50,18 @@ def share(outputs: th.Tensor, option_actions: th.Tensor) -> th.Tensor:
     :param outputs: of shape (states, options)
     :param option_actions: the action of each source, of shape (states, sources); one that is not known (-1) counts as
         the one with the lowest output
-    :return: the same, with the output of the action added to that of each source
+    :return: the same, with the output of the action added to that of each source. What is learned of a source does not
+        reach that of the action: following a bad source would teach that its first action is bad.
     """
     n_sources = option_actions.shape[1]
     sources, primitives = outputs[:, :n_sources], outputs[:, n_sources:]
+    actions = primitives.detach()
     unknown = option_actions < 0
     if unknown.any():
-        taken = primitives.gather(1, option_actions.clamp(min=0))
-        taken = th.where(unknown, primitives.min(dim=1, keepdim=True).values, taken)
+        taken = actions.gather(1, option_actions.clamp(min=0))
+        taken = th.where(unknown, actions.min(dim=1, keepdim=True).values, taken)
     else:
-        taken = primitives.gather(1, option_actions)
+        taken = actions.gather(1, option_actions)
     return th.cat([sources + taken, primitives], dim=1)
 
 

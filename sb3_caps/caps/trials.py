@@ -22,8 +22,8 @@ CHECKED_SHARE = 0.1
 # What exploring is worth is told by its first episodes
 EXPLORING, FEWEST_EXPLORING = 20, 5
 # By how many standard errors the learner has to be above the best source, below what it once was to be replaced,
-# and a source above or below exploring
-ABOVE_SOURCE, BELOW_KEPT, BESIDE_EXPLORING = 1.0, 2.0, 1.0
+# and a source above or below exploring: a part of a task may be worth nothing alone
+ABOVE_SOURCE, BELOW_KEPT, ABOVE_EXPLORING, BELOW_EXPLORING = 1.0, 2.0, 1.0, 3.0
 
 
 def greedy_share(epsilon: float) -> float:
@@ -190,8 +190,8 @@ class Trials:
         found = np.zeros(self.n_sources, dtype=np.int8)
         for i, returns in enumerate(self.source_returns):
             if len(exploring) >= FEWEST_EXPLORING and len(returns) >= FEWEST_TRIALS:
-                found[i] = int(_above(returns, exploring, BESIDE_EXPLORING))
-                found[i] -= int(_above(exploring, returns, BESIDE_EXPLORING))
+                found[i] = int(_above(returns, exploring, ABOVE_EXPLORING))
+                found[i] -= int(_above(exploring, returns, BELOW_EXPLORING))
         return found
 
     def gain_of_mixing(self) -> float:
