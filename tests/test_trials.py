@@ -390,6 +390,18 @@ def test_a_source_that_does_worse_than_exploring_is_no_option(tmp_path: Path) ->
     assert CAPS.load(tmp_path / "model").policy.execution == model.policy.execution
 
 
+def test_episodes_explore_by_what_was_kept_as_long_as_it_is_better() -> None:
+    """It goes right, the latest network left: the goal is reached while exploring, and not where that one is judged."""
+    model = make(source_policies=[go_left, go_left], exploration_initial_eps=0.0, exploration_final_eps=0.0)
+    model.learn(2)
+    assert model._trials is not None
+    always(model.policy.q_net_kept, RIGHT)
+    model._trials.kept_returns = [9.0]
+    model.learn(1000, reset_num_timesteps=False)
+    assert set(model._trials.learner_rewards) == {0.0}
+    assert set(list(model._trials.plain_returns)[-5:]) == {pytest.approx(0.999**3)}
+
+
 def test_random_actions_until_something_is_found() -> None:
     trials = after(1, [[0.0, 0.0]])
     for _ in range(5):
@@ -414,8 +426,8 @@ def test_random_actions_until_something_is_found() -> None:
 def test_a_run_explores_until_something_is_found(safe: bool) -> None:
     """The goal is out of reach for a learner that goes left with ε = 0, and for sources that do too."""
     arguments: dict[str, Any] = {"exploration_initial_eps": 0.0, "exploration_final_eps": 0.0, "safe": safe}
-    model = make(source_policies=[go_left, go_left], **arguments).learn(2000)
-    found = model.replay_buffer.rewards[: model.replay_buffer.pos].sum()
+    model = make(source_policies=[go_left, go_left], buffer_size=5000, **arguments).learn(2000)
+    found = model.replay_buffer.rewards.sum()
     assert found > 0 if safe else found == 0
 
 

@@ -15,7 +15,7 @@ from sb3_caps.caps.acting import ActingNetwork
 from sb3_caps.caps.exploration import DrawnDurations, OptionExploration
 from sb3_caps.caps.policies import CAPSPolicy, OptionQNetwork
 from sb3_caps.caps.summary import ReuseSummary, UseOfOptions, summarize
-from sb3_caps.caps.trials import CHECKING, GREEDY, LEARNING, Trials, greedy_share
+from sb3_caps.caps.trials import CHECKING, KEPT, LEARNING, Trials, greedy_share
 from sb3_caps.common.base import PolicyReuseAlgorithm
 from sb3_caps.common.buffers import OptionReplayBuffer
 from sb3_caps.common.execution import OptionExecution
@@ -169,16 +169,16 @@ class OptionCollector(PolicyReuseAlgorithm):
         # As long as nothing was found there is nothing to exploit
         epsilon = 1.0 if warm_up or (self.safe and self._nothing_found) else self.exploration_rate
         if starts.any():
-            if self.safe and isinstance(self._exploration, DrawnDurations):
-                assert self._trials is not None
-                self._exploration.adapt(self._trials.gain_of_mixing(), self._trials.standings() >= 0)
-            self._exploration.start_episodes(starts)
+            self._start_episodes(starts, epsilon, warm_up)
+        greedy = self._greedy_options(values, beta)
         if isinstance(self._exploration, DrawnDurations):
-            options = self._exploration.choose(self._greedy_options(values, beta), self._raised(epsilon))
+            options = self._exploration.choose(greedy, self._raised(epsilon))
         else:
             options = self._options_until_they_end(self._exploration, values, beta, epsilon)
         if self.safe:
-            options = self._try_something(options, values, beta, epsilon, warm_up)
+            assert self._trials is not None
+            roles = self._trials.roles
+            options = np.where(roles == LEARNING, options, np.where(roles >= 0, roles, greedy))
 
         environments = np.arange(len(options))
         actions = option_actions[environments, options]
@@ -192,14 +192,43 @@ class OptionCollector(PolicyReuseAlgorithm):
         """:return: the exploration rate for episodes that explore, so that it is ε over all episodes"""
         return min(epsilon / (1.0 - greedy_share(epsilon)), 1.0) if self.safe else epsilon
 
+    def _start_episodes(self, starts: np.ndarray, epsilon: float, warm_up: bool) -> None:
+        """Draw which of the episodes that start now try something, and which have stretches of sources."""
+        assert self._trials is not None
+        if self.safe:
+            steps = self._total_timesteps - self._num_timesteps_at_start
+            remaining = (self._total_timesteps - self.num_timesteps) / max(steps, 1)
+            self._trials.start_episodes(starts, epsilon, warm_up, remaining)
+            if isinstance(self._exploration, DrawnDurations):
+                self._exploration.adapt(self._trials.gain_of_mixing(), self._trials.standings() >= 0)
+        self._exploration.start_episodes(starts)
+
     def _greedy_options(self, values: np.ndarray, beta: np.ndarray) -> np.ndarray:
-        """:return: the option that ``predict`` would go on with in each environment"""
+        """
+        :param values: what the network says of the last observations
+        :param beta: the same
+        :return: the option to go on with in each environment without exploring: by the network that was kept where it
+            is tried, and where episodes explore as long as it is known to be better
+        """
+        assert self._last_obs is not None
         assert self._last_options is not None
+        assert self._last_option_actions is not None
         assert self._last_episode_starts is not None
+        if self.safe:
+            assert self._trials is not None
+            roles = self._trials.roles
+            by_kept = (roles == CHECKING) | ((roles == LEARNING) & (int(self.policy.acts_by) == KEPT))
+            if by_kept.any():
+                kept = ActingNetwork(self.policy, self.policy.q_net_kept)
+                others = kept(self._last_obs, self._last_option_actions[:, : self.options.n_sources])
+                values = np.where(by_kept[:, None], others[0], values)
+                beta = np.where(by_kept[:, None], others[1], beta)
         execution = self.policy.execution
-        chosen = execution.greedy_options(values)
         return execution.next_options(
-            self._last_options, self._last_episode_starts, execution.ends(values, beta), chosen
+            self._last_options,
+            self._last_episode_starts,
+            execution.ends(values, beta),
+            execution.greedy_options(values),
         )
 
     def _options_until_they_end(
@@ -218,29 +247,6 @@ class OptionCollector(PolicyReuseAlgorithm):
             visits = self.replay_buffer.action_visits(self._original_observations(), self._last_option_actions)
         chosen = exploration.choose(values, epsilon, self._now("exploration_temperature"), visits)
         return CALL_AND_RETURN.next_options(active, starts, ends, chosen)
-
-    def _try_something(
-        self, options: np.ndarray, values: np.ndarray, beta: np.ndarray, epsilon: float, warm_up: bool
-    ) -> np.ndarray:
-        """:return: the options to follow, where an episode tries a source or the learner without exploration"""
-        assert self._trials is not None
-        assert self._last_episode_starts is not None
-        if self._last_episode_starts.any():
-            steps = self._total_timesteps - self._num_timesteps_at_start
-            remaining = (self._total_timesteps - self.num_timesteps) / max(steps, 1)
-            self._trials.start_episodes(self._last_episode_starts, epsilon, warm_up, remaining)
-        roles = self._trials.roles
-        if (roles == LEARNING).all():
-            return options
-        if (roles == GREEDY).any():
-            options = np.where(roles == GREEDY, self._greedy_options(values, beta), options)
-        if (roles == CHECKING).any():
-            assert self._last_obs is not None
-            assert self._last_option_actions is not None
-            kept = ActingNetwork(self.policy, self.policy.q_net_kept)
-            found = kept(self._last_obs, self._last_option_actions[:, : self.options.n_sources])
-            options = np.where(roles == CHECKING, self._greedy_options(*found), options)
-        return np.where(roles >= 0, roles, options)
 
     def _ask_sources(self, emitted: Any, starts: np.ndarray) -> np.ndarray:
         """:return: what each option does in the observations that the environments have just emitted"""
