@@ -65,7 +65,13 @@ def main() -> None:
     """Print those of DQN and of CAPS."""
     warnings.simplefilter("ignore")
     th.set_num_threads(1)
-    arguments = {"learning_starts": 10, "train_freq": 1, "seed": 0, "buffer_size": 1000, "device": "cpu"}
+    arguments: dict[str, Any] = {
+        "learning_starts": 10,
+        "train_freq": 1,
+        "seed": 0,
+        "buffer_size": 1000,
+        "device": "cpu",
+    }
     source = DQN("MlpPolicy", "CartPole-v1")
     print(
         "DQN: {} files, {} calls from one to another".format(
