@@ -51,7 +51,7 @@ def measure(model: BaseAlgorithm, package: Any) -> tuple[int, int]:
     way = Way(package)
     env = model.get_env()
     assert env is not None
-    _, callback = model._setup_learn(10**6, reset_num_timesteps=False)  # type: ignore[attr-defined]
+    _, callback = model._setup_learn(10**6, reset_num_timesteps=False)
     sys.setprofile(way)
     try:
         model.collect_rollouts(env, callback, model.train_freq, model.replay_buffer)  # type: ignore[attr-defined]

@@ -425,8 +425,8 @@ def test_random_actions_until_something_is_found() -> None:
 @pytest.mark.parametrize("safe", [True, False])
 def test_a_run_explores_until_something_is_found(safe: bool) -> None:
     """The goal is out of reach for a learner that goes left with ε = 0, and for sources that do too."""
-    arguments: dict[str, Any] = {"exploration_initial_eps": 0.0, "exploration_final_eps": 0.0, "safe": safe}
-    model = make(source_policies=[go_left, go_left], buffer_size=5000, **arguments).learn(2000)
+    arguments: dict[str, Any] = {"exploration_initial_eps": 0.0, "exploration_final_eps": 0.0, "learning_starts": 0}
+    model = make(source_policies=[go_left, go_left], buffer_size=5000, safe=safe, **arguments).learn(2000)
     found = model.replay_buffer.rewards.sum()
     assert found > 0 if safe else found == 0
 
