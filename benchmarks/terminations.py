@@ -1,0 +1,107 @@
+"""
+Is β right? As a classifier of "the action of this source is not the best one here", against the planner, and as what
+ends options: call-and-return beside interruption. On the grid, with networks (CAPS's defaults) and with tables (the
+paper's rule): ``python -m benchmarks.terminations --seeds 20 21 22``.
+"""
+
+import argparse
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch as th
+from scipy.stats import mannwhitneyu
+
+from benchmarks.report import machine
+from sb3_caps import CAPS
+from sb3_caps.common.evaluation import discounted_returns
+from sb3_caps.envs.grid import GridMap, plan
+from sb3_caps.envs.grid.batched import GridTask
+from sb3_caps.studies.reuse.runs import build
+from sb3_caps.studies.reuse.tasks import get_task
+from sb3_caps.studies.shared.tables import markdown
+from sb3_caps.tabular import CAPSConfig, Experiment, TabularCAPS
+
+TASKS = {"grid-g": ("rooms", "g"), "grid-g-prime": ("rooms", "g'"), "grid-changed": ("rooms_changed", "g")}
+SOURCES = ("G1", "G2", "G3", "G4")
+EPISODES = 500
+# Actions whose values differ by less than this share of the reward are as good as each other
+ALIKE = 1e-3
+
+
+def area(terminations: np.ndarray, actions: np.ndarray, map_name: str, goal: str) -> float:
+    """
+    :param terminations: β of each source in each cell
+    :param actions: the action of each source in each cell
+    :param map_name: the map
+    :param goal: the goal
+    :return: the area under the ROC curve, over all sources and all cells from which the goal can be reached
+    """
+    values = plan(map_name, goal).action_values
+    reachable = values.max(axis=1) > 0
+    worse = values.max(axis=1, keepdims=True) - np.take_along_axis(values, actions, axis=1) > ALIKE
+    wrong, right = terminations[reachable][worse[reachable]], terminations[reachable][~worse[reachable]]
+    return float(mannwhitneyu(wrong, right).statistic / (len(wrong) * len(right)))
+
+
+def with_networks(name: str, seed: int) -> list[str]:
+    """
+    :param name: a task of the reuse suite
+    :param seed: of the run
+    :return: a row of the table
+    """
+    task = get_task(name)
+    config = {"task": name, "method": "caps", "sources": "helpful", "seed": seed}
+    model = build(config, Path()).learn(task.steps, log_interval=10**9)
+    assert isinstance(model, CAPS)
+    cells = np.arange(GridMap.load(TASKS[name][0]).n_cells)
+    _, beta = model.policy.values_and_terminations(cells)
+    starts = np.ones(len(cells), dtype=bool)
+    actions, _ = model.options.actions(cells, model.options.initial_states(), starts)
+    returns = []
+    for mode in ("interrupting", "call-and-return"):
+        model.policy.execution_mode = mode  # type: ignore[assignment]
+        env = task.make_env(100, seed=seed)
+        returns.append(discounted_returns(model, env, task.discount, EPISODES).mean() / task.scale[1])
+    found = area(beta[:, : len(SOURCES)], actions[:, : len(SOURCES)], *TASKS[name])
+    return [name, "networks", str(seed), f"{found:.2f}", *(f"{each:.2f}" for each in returns)]
+
+
+def with_tables(name: str, seeds: list[int], reward: float) -> Iterator[list[str]]:
+    """
+    :param name: a task of the reuse suite
+    :param seeds: of the runs
+    :param reward: at the goal
+    :return: rows of the table
+    """
+    map_name, goal = TASKS[name]
+    grid, policies = GridMap.load(map_name), [plan("rooms", source).policy for source in SOURCES]
+    learner = TabularCAPS([CAPSConfig(policies)] * len(seeds), grid.n_cells)
+    experiment = Experiment(
+        learner, [GridTask(grid, goal)] * len(seeds), seeds=seeds, episodes=3000, rewards=[reward] * len(seeds)
+    )
+    experiment.run()
+    greedy = learner.greedy()
+    for run, seed in enumerate(seeds):
+        found = area(greedy.termination[run][:, : len(SOURCES)], np.stack(policies, axis=1), map_name, goal)
+        yield [name, f"tables, reward {reward:g}", str(seed), f"{found:.2f}", "", ""]
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.terminations", description=__doc__)
+    parser.add_argument("--seeds", nargs="+", type=int, default=[20, 21, 22])
+    args = parser.parse_args()
+    warnings.simplefilter("ignore")
+    th.set_num_threads(1)
+    rows = []
+    for name in TASKS:
+        rows += [row for reward in (1.0, 10.0) for row in with_tables(name, args.seeds, reward)]
+        rows += [with_networks(name, seed) for seed in args.seeds]
+    print(f"Measured on {machine()}\n")
+    print(markdown(["task", "learner", "seed", "area under the ROC curve", "interrupting", "call-and-return"], rows))
+
+
+if __name__ == "__main__":
+    main()
