@@ -11,11 +11,11 @@ from benchmarks.throughput import features, pixels, sources, trained
 from sb3_caps import CAPS
 
 PARTS = {
-    "_sample_action": "acting: network, β, options",
+    "_choose_actions": "acting: network, options",
     "_store_transition": "storing",
     "train": "gradient steps",
     "env.step": "environment",
-    "options.actions": "sources (in acting)",
+    "options.actions": "sources",
     "replay_buffer.sample": "sampling (in gradient steps)",
 }
 
@@ -80,7 +80,7 @@ def _passes_alone(model: CAPS) -> float:
                     network(states[:n_envs])
             model.q_net(successors)
             model.q_net_target(successors)
-        model.q_net(states).sum().backward()
+        model.q_net(states).values.sum().backward()
 
     return interleaved([passes], 15)[0]
 

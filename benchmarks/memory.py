@@ -93,21 +93,16 @@ def measure(full: bool) -> list[Result]:
     }
     if _is_installed("lz4.block"):
         kinds["lz4"] = {"optimize_memory_usage": True, "compression": "lz4"}
-    limits = {"each frame once": 8.0, "zlib": 2.0, "lz4": 2.0}
     results = []
     step = _training_step(rounds=9 if full else 5)
     for kind, arguments in kinds.items():
         buffer = ours(**arguments)
         adding = fill(buffer, recorded)
-        gigabytes, limit = bytes_of(buffer) * MILLION / 1e9, limits.get(kind)
+        gigabytes = bytes_of(buffer) * MILLION / 1e9
         name = f"Replay memory of a million 84x84x2, {kind}, beside SB3"
         results.append(
             Result(name, gigabytes, plain_bytes * MILLION / 1e9, "GB", plain_bytes * MILLION / 1e9 / gigabytes)
         )
-        if limit is not None:
-            results.append(
-                Result(f"... and beside the {limit:.0f} GB it may take", gigabytes, limit, "GB", limit / gigabytes, 1.0)
-            )
         [sampling] = interleaved([partial(buffer.sample, 32)], 50)
         results.append(
             Result(
@@ -116,10 +111,9 @@ def measure(full: bool) -> list[Result]:
                 step * 100,
                 "ms",
                 step / 10 / sampling,
-                1.0,
             )
         )
-        results.append(Result("... adding a step, beside 50 µs", adding * 1e6, 50, "µs", 50e-6 / adding, 1.0))
+        results.append(Result("... adding a step, beside 50 µs", adding * 1e6, 50, "µs", 50e-6 / adding))
         del buffer
         gc.collect()
     return [*results, defaults(recorded)] if full else results
@@ -140,7 +134,7 @@ def defaults(recorded: list[tuple[Any, ...]]) -> Result:
     model.set_logger(configure(None, []))
     model.train(gradient_steps=10, batch_size=model.batch_size)
     gigabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
-    return Result('CAPS("CnnPolicy", env) after a million steps, the process', gigabytes, 24, "GB", 24 / gigabytes, 1.0)
+    return Result('CAPS("CnnPolicy", env) after a million steps, the process', gigabytes, 24, "GB", 24 / gigabytes)
 
 
 def _training_step(rounds: int) -> float:

@@ -22,8 +22,7 @@ class Result(NamedTuple):
     :param ours: this package's figure
     :param theirs: what it is compared with
     :param unit: of both
-    :param ratio: how much better ours is (or what else the goal is about)
-    :param goal: what the ratio should reach at least, None where there is nothing to reach
+    :param ratio: how much better ours is
     """
 
     name: str
@@ -31,7 +30,6 @@ class Result(NamedTuple):
     theirs: float
     unit: str
     ratio: float
-    goal: float | None = None
 
 
 def clock() -> float:
@@ -63,15 +61,10 @@ def table(results: Sequence[Result]) -> str:
     :param results: measurements
     :return: a table in Markdown
     """
-    lines = [
-        "| | sb3_caps | compared with | unit | ratio | goal | |",
-        "| --- | ---: | ---: | --- | ---: | ---: | --- |",
-    ]
+    lines = ["| | sb3_caps | compared with | unit | ratio |", "| --- | ---: | ---: | --- | ---: |"]
     for result in results:
-        goal = "" if result.goal is None else f"{result.goal:.2f}"
-        reached = "" if result.goal is None else ("reached" if result.ratio >= result.goal else "not reached")
-        figures = f"{result.ours:,.5g} | {result.theirs:,.5g} | {result.unit} | {result.ratio:.2f}"
-        lines.append(f"| {result.name} | {figures} | {goal} | {reached} |")
+        figures = f"{result.ours:,.4g} | {result.theirs:,.4g} | {result.unit} | {result.ratio:.2f}"
+        lines.append(f"| {result.name} | {figures} |")
     return "\n".join(lines)
 
 

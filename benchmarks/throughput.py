@@ -11,7 +11,7 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepR
 
 import sb3_caps.envs  # noqa: F401  registers the environments
 from benchmarks.report import Result, interleaved
-from sb3_caps import CAPS, SourceFeatures, VecSourceFeatures
+from sb3_caps import CAPS, PAPER, SourceFeatures, VecSourceFeatures
 from sb3_caps.envs.monster_kong.vec_env import MonsterKongVecEnv
 
 MakeEnv = Callable[[int], VecEnv]
@@ -97,9 +97,7 @@ def rates(models: Sequence[DQN], steps: int, rounds: int) -> list[float]:
     return [steps / seconds for seconds in interleaved(runs, rounds)]
 
 
-def against_dqn(
-    name: str, policy: str, make_env: MakeEnv, n_envs: int, steps: int, rounds: int, goal: float | None = 1.0
-) -> list[Result]:
+def against_dqn(name: str, policy: str, make_env: MakeEnv, n_envs: int, steps: int, rounds: int) -> list[Result]:
     """
     :param name: of the environments
     :param policy: "MlpPolicy" or "CnnPolicy"
@@ -107,17 +105,16 @@ def against_dqn(
     :param n_envs: how many
     :param steps: environment steps in each round
     :param rounds: number of rounds
-    :param goal: for the ratio
-    :return: CAPS with three sources beside DQN, learning from transitions and from sequences
+    :return: CAPS with three sources beside DQN, with its defaults and with the paper's settings
     """
     given = sources(policy, make_env, 3)
-    lengths = (1, 8)
-    ours = [trained(CAPS, policy, make_env(n_envs), source_policies=given, sequence_length=n) for n in lengths]
+    settings: dict[str, dict[str, Any]] = {"defaults": {}, "paper": PAPER}
+    ours = [trained(CAPS, policy, make_env(n_envs), source_policies=given, **each) for each in settings.values()]
     *found, theirs = rates([*ours, trained(DQN, policy, make_env(n_envs))], steps, rounds)
     label = f"{name}, {n_envs} environment{'s' if n_envs > 1 else ''}, 3 sources"
     return [
-        Result(f"{label}, sequences of {n}, beside DQN", rate, theirs, "steps/s", rate / theirs, goal)
-        for n, rate in zip(lengths, found, strict=True)
+        Result(f"{label}, {setting}, beside DQN", rate, theirs, "steps/s", rate / theirs)
+        for setting, rate in zip(settings, found, strict=True)
     ]
 
 
@@ -130,7 +127,7 @@ def by_source_features(n_envs: int, steps: int, rounds: int) -> Result:
     """
     env = pixels(n_envs)
     features = SourceFeatures(sources("CnnPolicy", pixels, 3), _seen(env, 300))
-    given: dict[str, Any] = {"source_policies": features.policies, "sequence_length": 8}
+    given: dict[str, Any] = {"source_policies": features.policies}
     ours = trained(CAPS, "MlpPolicy", VecSourceFeatures(env, features), **given)
     rate, theirs = rates([ours, trained(DQN, "CnnPolicy", pixels(n_envs))], steps, rounds)
     label = f"Monster Kong pixels, {n_envs} environment{'s' if n_envs > 1 else ''}, source features, beside DQN"
@@ -155,7 +152,7 @@ def measure(full: bool) -> list[Result]:
     for n_envs, steps in ((1, 160), (8, 640)):
         results += against_dqn("Monster Kong pixels", "CnnPolicy", pixels, n_envs, steps, rounds)
         results.append(by_source_features(n_envs, steps, rounds))
-        results += against_dqn("No screen twice", "CnnPolicy", new_screens, n_envs, steps, rounds, goal=None)
+        results += against_dqn("No screen twice", "CnnPolicy", new_screens, n_envs, steps, rounds)
     for name, make_env in (("Grid", grid), ("Monster Kong features", features)):
         for n_envs, steps in ((1, 1000), (16, 8000)):
             results += against_dqn(name, "MlpPolicy", make_env, n_envs, steps, rounds)
@@ -174,7 +171,7 @@ def growth(full: bool) -> list[Result]:
     ]
     found = dict(zip(numbers, rates(models, 80, rounds), strict=True))
     results = [
-        Result(f"{n} CNN sources, beside 1", rate, found[1], "steps/s", rate / found[1], 0.7 if n == 16 else None)
+        Result(f"{n} CNN sources, beside 1", rate, found[1], "steps/s", rate / found[1])
         for n, rate in found.items()
         if n != 1
     ]
@@ -196,5 +193,5 @@ def _growth_with_environments(rounds: int) -> list[Result]:
         ours_growth = speed["ours", n_envs] / speed["ours", 1]
         theirs_growth = speed["theirs", n_envs] / speed["theirs", 1]
         name = f"{n_envs} environments instead of 1, 3 CNN sources, beside DQN"
-        results.append(Result(name, ours_growth, theirs_growth, "times", ours_growth / theirs_growth, 1.0))
+        results.append(Result(name, ours_growth, theirs_growth, "times", ours_growth / theirs_growth))
     return results
