@@ -8,6 +8,7 @@ import argparse
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import torch as th
@@ -16,6 +17,7 @@ from scipy.stats import mannwhitneyu
 from benchmarks.report import machine
 from sb3_caps import CAPS
 from sb3_caps.common.evaluation import discounted_returns
+from sb3_caps.common.execution import Execution
 from sb3_caps.envs.grid import GridMap, plan
 from sb3_caps.envs.grid.batched import GridTask
 from sb3_caps.studies.reuse.runs import build
@@ -60,9 +62,9 @@ def with_networks(name: str, seed: int) -> list[str]:
     starts = np.ones(len(cells), dtype=bool)
     actions, _ = model.options.actions(cells, model.options.initial_states(), starts)
     returns = []
-    for mode in ("interrupting", "call-and-return"):
-        model.policy.execution_mode = mode  # type: ignore[assignment]
-        env = task.make_env(100, seed=seed)
+    for mode in get_args(Execution):
+        model.policy.execution_mode = mode
+        env = task.make_env(100, seed)
         returns.append(discounted_returns(model, env, task.discount, EPISODES).mean() / task.scale[1])
     found = area(beta[:, : len(SOURCES)], actions[:, : len(SOURCES)], *TASKS[name])
     return [name, "networks", str(seed), f"{found:.2f}", *(f"{each:.2f}" for each in returns)]
@@ -100,7 +102,7 @@ def main() -> None:
         rows += [row for reward in (1.0, 10.0) for row in with_tables(name, args.seeds, reward)]
         rows += [with_networks(name, seed) for seed in args.seeds]
     print(f"Measured on {machine()}\n")
-    print(markdown(["task", "learner", "seed", "area under the ROC curve", "interrupting", "call-and-return"], rows))
+    print(markdown(["task", "learner", "seed", "area under the ROC curve", *get_args(Execution)], rows))
 
 
 if __name__ == "__main__":
