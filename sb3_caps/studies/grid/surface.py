@@ -90,6 +90,8 @@ def report(study: Study, folder: Path, margin: float) -> tuple[list[Path], str]:
         f"+ held, < the opposite, = no difference above {margin:g}, − failed in another way, ? undecided, · not run; "
         f"from left to right R = {', '.join(f'{reward:g}' for reward in REWARDS)}.",
         markdown(["task", "statement", *(f"K = {k:g}" for k in HALF_LIVES)], statement_rows(study, margin)),
+        "## How many statements hold in each cell",
+        markdown(["OPS-TL's reuse", "statements", *(f"K = {k:g}" for k in HALF_LIVES)], count_rows(study, margin)),
     ]
     return [draw(study, folder / "surface.png")], "\n\n".join(parts) + "\n"
 
@@ -122,6 +124,24 @@ def statement_rows(study: Study, margin: float) -> Iterator[list[str]]:
             for half_life in HALF_LIVES
         ]
         yield [statement.task, statement.words, *marks]
+
+
+def count_rows(study: Study, margin: float) -> Iterator[list[str]]:
+    """
+    :param study: the finished results
+    :param margin: a smaller difference does not matter
+    :return: for each reading of OPS-TL and each K, how many statements hold at each R
+    """
+    for reading, other in (("OPS-TL", WITHIN), (WITHIN, "OPS-TL")):
+        statements = [statement for statement in STATEMENTS if statement.second != other]
+        counts = [
+            " ".join(
+                str(sum(judge(study, one, reward, half_life, margin) == HELD for one in statements))
+                for reward in REWARDS
+            )
+            for half_life in HALF_LIVES
+        ]
+        yield ["within the episode" if reading == WITHIN else "over episodes", str(len(statements)), *counts]
 
 
 def judge(study: Study, statement: Statement, reward: float, half_life: float, margin: float) -> str:
