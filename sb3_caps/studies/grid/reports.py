@@ -105,6 +105,8 @@ def random_targets(study: Study, folder: Path, margin: float) -> tuple[list[Path
         bounds = np.array([highest(name) for name in targets(map_name)])
         for ax, reward in zip(axes[:, column], TARGET_REWARDS, strict=True):
             pairs = compared(reward)
+            if ax is not axes[0, 0]:
+                ax.sharex(axes[0, 0])
             for height, (first, second) in enumerate(pairs):
                 found = (_areas(study, first, map_name) - _areas(study, second, map_name)) / bounds
                 low, high = bootstrap_interval(found)
@@ -118,7 +120,7 @@ def random_targets(study: Study, folder: Path, margin: float) -> tuple[list[Path
             ax.axvline(0, color=INK, linewidth=0.8)
             names = [f"{first} − {second}".replace(f", R = {reward:g}", "") for first, second in pairs]
             ax.set_yticks(range(len(pairs)), [name.replace(" − ", "\n− ") for name in names], fontsize=TEXT_SIZE)
-            ax.set(xlim=(-0.5, 0.8), ylim=(len(pairs) - 0.5, -0.5), xlabel="difference of areas, share of optimum")
+            ax.set(ylim=(len(pairs) - 0.5, -0.5), xlabel="difference of areas, share of optimum")
             ax.set_title(f"{map_name}, R = {reward:g}", fontsize=TEXT_SIZE, color=INK)
             ax.label_outer()
             tidy(ax)
