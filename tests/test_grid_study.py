@@ -301,6 +301,16 @@ def test_a_damaged_result_is_set_aside_and_run_again(finished: Path, capsys: pyt
         np.testing.assert_array_equal(array, expected[name])
 
 
+def test_results_of_other_settings_are_refused(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = Results(finished, RUNS, EPISODES).path("caps", "config.json")
+    before = file.read_text()
+    file.write_text(before.replace('"half_life": 25.0', '"half_life": 26.0'))
+    arguments = ["--runs", str(RUNS), "--episodes", str(EPISODES), "--results", str(finished), "--figure", "3"]
+    assert main(["reproduce", "grid", *arguments]) != 0
+    assert f"{file.parent} has results of other settings" in capsys.readouterr().err
+    file.write_text(before)
+
+
 def test_every_claim_has_a_verdict_and_a_number(finished: Path) -> None:
     rows = claims(Study(Results(finished, RUNS, EPISODES), list(BATCHES)), margin=0.05)
     assert len(rows) > 20

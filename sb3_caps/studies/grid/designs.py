@@ -37,6 +37,8 @@ from sb3_caps.tabular import (
 REWARDS = (1.0, 3.0, 10.0, 30.0, 100.0)
 HALF_LIVES = (25.0, 100.0, 800.0)
 N_TARGETS = 30
+# Of the surface, the cells in which random targets are learned
+TARGET_REWARDS, TARGET_HALF_LIVES = (1.0, 10.0), (25.0, 800.0)
 MAPS = ("rooms", "rooms_changed")
 # Sources of Option-Critic for each reward: they take 100,000 episodes each, so the seeds of a target share these.
 CRITIC_SOURCES = 5
@@ -289,14 +291,16 @@ def _targets(learner: str, map_name: str) -> Any:
     def trials(n_seeds: int) -> list[Trial]:
         sources = planned_sources()
         ops_tl = OPSTLConfig(sources=sources)
+        within = replace(ops_tl, reuse_half_life=np.inf)
+        explored = product(TARGET_REWARDS, TARGET_HALF_LIVES)
         cells: dict[str, list[tuple[str, Any, float]]] = {
-            "caps": [(at("CAPS", 1, k), CAPSConfig(sources, half_life=k), 1.0) for k in (25.0, 800.0)]
-            + [(at("CAPS", 100, 25), CAPSConfig(sources, half_life=25.0), 100.0)],
-            "q_learning": [(at("Q-learning", None, k), QConfig(half_life=k), 1.0) for k in (25.0, 800.0)],
-            "prql": [(at("PRQL", r), PRQLConfig(sources=sources), r) for r in (1.0, 10.0)],
+            "caps": [(at("CAPS", r, k), CAPSConfig(sources, half_life=k), r) for r, k in explored],
+            "q_learning": [(at("Q-learning", None, k), QConfig(half_life=k), 1.0) for k in TARGET_HALF_LIVES],
+            "prql": [(at("PRQL", r), PRQLConfig(sources=sources), r) for r in TARGET_REWARDS],
             "ops_tl": [
-                (at("OPS-TL", 1, 25), ops_tl, 1.0),
-                (at("OPS-TL, within the episode", 1, 25), replace(ops_tl, reuse_half_life=np.inf), 1.0),
+                (at(name, r, config.half_life), config, r)
+                for name, config in (("OPS-TL", ops_tl), ("OPS-TL, within the episode", within))
+                for r in TARGET_REWARDS
             ],
         }
         return _everywhere(cells[learner], n_seeds, targets(map_name))

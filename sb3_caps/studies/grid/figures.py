@@ -81,7 +81,7 @@ def learning_curves(study: Study, name: str, path: Path) -> Path:
             style = "--" if variant in DASHED else "-"
             _draw_runs(ax, episodes, curves, METHOD_COLOURS[variant], variant, style, optimum(name).upper_bound)
         ax.axhline(optimum(name).value, color=INK, linewidth=1.2, linestyle=":", label="optimum")
-        ax.set(xlabel="episode", ylabel="discounted return", ylim=(0, 1.08 * optimum(name).value))
+        ax.set(xlabel="episode", ylabel="discounted return", ylim=(0, 1.2 * optimum(name).value))
         ax.set_title(f"averaged {average}", fontsize=TEXT_SIZE, color=INK)
         ax.set_xlim(0, study.results.episodes)
         tidy(ax)

@@ -17,6 +17,7 @@ from sb3_caps.studies.grid.designs import (
     N_TARGETS,
     PAPER_RUN,
     SETTINGS,
+    TARGET_REWARDS,
     THEOREMS,
     TUNING_SEEDS,
     at,
@@ -27,7 +28,7 @@ from sb3_caps.studies.grid.designs import (
 from sb3_caps.studies.grid.metrics import Study
 from sb3_caps.studies.grid.results import evaluate, snapshot_episodes
 from sb3_caps.studies.grid.verdicts import Difference, better, difference
-from sb3_caps.studies.shared.plots import INK, METHOD_COLOURS, new_figure, save, tidy
+from sb3_caps.studies.shared.plots import INK, METHOD_COLOURS, PAGE_WIDTH, TEXT_SIZE, new_figure, save, tidy
 from sb3_caps.studies.shared.statistics import Interval, bootstrap_interval
 from sb3_caps.studies.shared.tables import markdown
 from sb3_caps.tabular import CAPSConfig, Greedy
@@ -72,21 +73,23 @@ def tuning(study: Study, folder: Path, margin: float) -> tuple[list[Path], str]:
 
 # Random targets
 
-CAPS_25, CAPS_800, CAPS_FAST = at("CAPS", 1, 25), at("CAPS", 1, 800), at("CAPS", 100, 25)
-Q_25, Q_800 = at("Q-learning", None, 25), at("Q-learning", None, 800)
-OPS_TL, OPS_TL_WITHIN = at("OPS-TL", 1, 25), at("OPS-TL, within the episode", 1, 25)
-COMPARED = (
-    (CAPS_25, Q_25),
-    (CAPS_FAST, Q_25),
-    (CAPS_25, Q_800),
-    (CAPS_800, Q_800),
-    (CAPS_25, at("PRQL", 1)),
-    (CAPS_25, at("PRQL", 10)),
-    (CAPS_25, OPS_TL),
-    (CAPS_25, OPS_TL_WITHIN),
-    (Q_800, at("PRQL", 1)),
-    (Q_800, at("PRQL", 10)),
-)
+
+def compared(reward: float) -> tuple[tuple[str, str], ...]:
+    """
+    :param reward: R
+    :return: pairs of variants with that reward, of which the first is better if the paper is right
+    """
+    caps, caps_800 = at("CAPS", reward, 25), at("CAPS", reward, 800)
+    q_25, q_800, prql = at("Q-learning", None, 25), at("Q-learning", None, 800), at("PRQL", reward)
+    return (
+        (caps, q_25),
+        (caps, q_800),
+        (caps_800, q_800),
+        (caps, prql),
+        (caps, at("OPS-TL", reward, 25)),
+        (caps, at("OPS-TL, within the episode", reward, 25)),
+        (q_800, prql),
+    )
 
 
 def random_targets(study: Study, folder: Path, margin: float) -> tuple[list[Path], str]:
@@ -96,27 +99,32 @@ def random_targets(study: Study, folder: Path, margin: float) -> tuple[list[Path
     :param margin: a smaller difference of areas does not matter
     :return: the figure's path, and the table
     """
-    figure, axes = new_figure(12, 5.2, columns=len(MAPS))
+    figure, axes = new_figure(PAGE_WIDTH, 7.6, columns=len(MAPS), rows=len(TARGET_REWARDS))
     rows = []
-    for ax, map_name in zip(axes[0], MAPS, strict=True):
+    for column, map_name in enumerate(MAPS):
         bounds = np.array([highest(name) for name in targets(map_name)])
-        for height, (first, second) in enumerate(COMPARED):
-            found = (_areas(study, first, map_name) - _areas(study, second, map_name)) / bounds
-            low, high = bootstrap_interval(found)
-            mean = Difference(float(found.mean()), low, high)
-            ahead = f"{(found > 0).sum()} of {N_TARGETS}"
-            rows.append([map_name, f"{first} − {second}", str(mean), ahead, better(mean, margin)])
-            colour = METHOD_COLOURS[second.split(",")[0]]
-            ax.plot(found, np.full(len(found), height), "|", color=colour, alpha=0.5, markersize=9)
-            ax.plot([low, high], [height, height], color=colour, linewidth=3)
-            ax.plot(mean.mean, height, "o", color=colour, markeredgecolor="white")
-        ax.axvline(0, color=INK, linewidth=0.8)
-        ax.set_yticks(range(len(COMPARED)), [f"{first} − {second}" for first, second in COMPARED], fontsize=8)
-        ax.invert_yaxis()
-        ax.set_xlabel("difference of areas, share of the optimum")
-        ax.set_title(f"map {map_name}: {N_TARGETS} targets", fontsize=10, color=INK)
-        tidy(ax)
-    axes[0, 1].set_yticklabels([])
+        for ax, reward in zip(axes[:, column], TARGET_REWARDS, strict=True):
+            pairs = compared(reward)
+            if ax is not axes[0, 0]:
+                ax.sharex(axes[0, 0])
+            for height, (first, second) in enumerate(pairs):
+                found = (_areas(study, first, map_name) - _areas(study, second, map_name)) / bounds
+                low, high = bootstrap_interval(found)
+                mean = Difference(float(found.mean()), low, high)
+                ahead = f"{(found > 0).sum()} of {N_TARGETS}"
+                rows.append([map_name, f"{first} − {second}", str(mean), ahead, better(mean, margin)])
+                colour = METHOD_COLOURS[second.split(",")[0]]
+                ax.plot(found, np.full(len(found), height), "|", color=colour, alpha=0.4, markersize=9)
+                ax.plot([low, high], [height, height], color=colour, linewidth=3)
+                ax.plot(mean.mean, height, "o", color=colour, markeredgecolor="white")
+            ax.axvline(0, color=INK, linewidth=0.8)
+            names = [f"{first} − {second}".replace(f", R = {reward:g}", "") for first, second in pairs]
+            ax.set_yticks(range(len(pairs)), [name.replace(" − ", "\n− ") for name in names], fontsize=TEXT_SIZE)
+            ax.set(ylim=(len(pairs) - 0.5, -0.5), xlabel="difference of areas, share of optimum")
+            ax.set_title(f"{map_name}, R = {reward:g}", fontsize=TEXT_SIZE, color=INK)
+            ax.label_outer()
+            tidy(ax)
+    figure.suptitle(f"{N_TARGETS} random targets: each, their mean and its 95% interval", color=INK)
     text = [
         f"# {N_TARGETS} random targets on each map: {study.results.n_runs} runs of {study.results.episodes} episodes",
         "Difference of areas as a share of the optimum of a coarse model, in which a cell is one state: mean over "
@@ -150,9 +158,9 @@ def theorems(study: Study, folder: Path, margin: float) -> tuple[list[Path], str
     :param margin: not needed: there are no comparisons
     :return: the figure's path, and the table
     """
-    figure, axes = new_figure(12, 4.8, columns=2)
+    figure, axes = new_figure(PAGE_WIDTH, 5.0, columns=2)
     rows = []
-    colours = {PAPER_RUN: "#4a4e69", LONG_RUN: "#d62839", LONG_FAST_RUN: "#7a1020"}
+    colours = dict(zip((PAPER_RUN, LONG_RUN, LONG_FAST_RUN), ("#d62839", "#ee9aa3", "#7a1020"), strict=True))
     for batch, (variant, colour) in ((b, item) for b in THEOREMS for item in colours.items()):
         single = Study(study.results, [batch])
         noise = ALL[batch].noise
@@ -173,7 +181,8 @@ def theorems(study: Study, folder: Path, margin: float) -> tuple[list[Path], str
     axes[0, 1].set(xscale="log", xlabel="episode", ylabel="greedy value, share of the optimum", ylim=(0, 1.05))
     for ax in axes[0]:
         tidy(ax)
-    axes[0, 0].legend(frameon=False, fontsize=8)
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=TEXT_SIZE)
     header = ["run", "episodes", "mean β of non-optimal options", "Equation 2 predicts", "greedy value"]
     text = [
         f"# Long runs on g: {study.results.n_runs} runs of {episodes[-1]:,} episodes",

@@ -1,5 +1,6 @@
 """The batches of the grid study as runs that can be killed and resumed, and their results on disk."""
 
+import json
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -95,10 +96,21 @@ def run_all(results: Results, batches: Sequence[str], jobs: int) -> list[str]:
     # What the first ones leave makes the trials of the others
     for stage in (first, [name for name in wanted if name not in first]):
         runs = [results.run(name) for name in stage]
+        for run in runs:
+            _check_settings(run)
         errors = run_missing(runs, execute, jobs, command=this_command(), unit="episode")
         if errors:
             return errors
     return []
+
+
+def _check_settings(run: Run) -> None:
+    """Results of an older version of the study are not this one's."""
+    file = run.folder / "config.json"
+    if run.finished and file.is_file():
+        stored = json.loads(file.read_text())
+        if any(stored.get(key) != value for key, value in json.loads(json.dumps(run.config, default=float)).items()):
+            raise ValueError(f"{run.folder} has results of other settings: move it away, or pass another --results")
 
 
 def execute(run: Run) -> None:

@@ -10,7 +10,7 @@ from sb3_caps.studies.grid.batches import TASKS
 from sb3_caps.studies.grid.designs import CRITIC_SOURCES, HALF_LIVES, REWARDS, at
 from sb3_caps.studies.grid.metrics import Study
 from sb3_caps.studies.grid.verdicts import FAILED, HELD, NO_DIFFERENCE, OPPOSITE, UNDECIDED, better, difference
-from sb3_caps.studies.shared.plots import INK, METHOD_COLOURS, new_figure, save, tidy
+from sb3_caps.studies.shared.plots import INK, METHOD_COLOURS, PAGE_WIDTH, TEXT_SIZE, new_figure, save, tidy
 from sb3_caps.studies.shared.statistics import Interval
 from sb3_caps.studies.shared.tables import markdown
 
@@ -90,6 +90,8 @@ def report(study: Study, folder: Path, margin: float) -> tuple[list[Path], str]:
         f"+ held, < the opposite, = no difference above {margin:g}, − failed in another way, ? undecided, · not run; "
         f"from left to right R = {', '.join(f'{reward:g}' for reward in REWARDS)}.",
         markdown(["task", "statement", *(f"K = {k:g}" for k in HALF_LIVES)], statement_rows(study, margin)),
+        "## How many statements hold in each cell",
+        markdown(["OPS-TL's reuse", "statements", *(f"K = {k:g}" for k in HALF_LIVES)], count_rows(study, margin)),
     ]
     return [draw(study, folder / "surface.png")], "\n\n".join(parts) + "\n"
 
@@ -124,6 +126,24 @@ def statement_rows(study: Study, margin: float) -> Iterator[list[str]]:
         yield [statement.task, statement.words, *marks]
 
 
+def count_rows(study: Study, margin: float) -> Iterator[list[str]]:
+    """
+    :param study: the finished results
+    :param margin: a smaller difference does not matter
+    :return: for each reading of OPS-TL and each K, how many statements hold at each R
+    """
+    for reading, other in (("OPS-TL", WITHIN), (WITHIN, "OPS-TL")):
+        statements = [statement for statement in STATEMENTS if statement.second != other]
+        counts = [
+            " ".join(
+                str(sum(judge(study, one, reward, half_life, margin) == HELD for one in statements))
+                for reward in REWARDS
+            )
+            for half_life in HALF_LIVES
+        ]
+        yield ["within the episode" if reading == WITHIN else "over episodes", str(len(statements)), *counts]
+
+
 def judge(study: Study, statement: Statement, reward: float, half_life: float, margin: float) -> str:
     """
     :param study: the finished results
@@ -147,7 +167,7 @@ def draw(study: Study, path: Path) -> Path:
     :param path: of the picture
     :return: the same
     """
-    figure, axes = new_figure(12.5, 10.5, columns=len(HALF_LIVES), rows=len(TASKS))
+    figure, axes = new_figure(PAGE_WIDTH, 8.6, columns=len(HALF_LIVES), rows=len(TASKS))
     for row, task in zip(axes, TASKS, strict=True):
         for ax, half_life in zip(row, HALF_LIVES, strict=True):
             for method in METHODS:
@@ -161,16 +181,17 @@ def draw(study: Study, path: Path) -> Path:
                     METHOD_COLOURS[method.removesuffix(", within the episode")],
                     "--" if "," in method else "-",
                 )
-                ax.plot(rewards, runs, ".", color=colour, alpha=0.4, markersize=5, markeredgewidth=0)
+                ax.plot(rewards, runs, ".", color=colour, alpha=0.3, markersize=4, markeredgewidth=0)
                 ax.plot(rewards, mean, color=colour, linestyle=style, label=method, linewidth=1.6)
                 ax.fill_between(rewards, (mean - half).clip(0), (mean + half).clip(max=1), color=colour, alpha=0.15)
             where = "the changed map" if task == "changed" else task
-            ax.set_title(f"{where}, K = {half_life:g}", fontsize=10, color=INK)
-            ax.set(xscale="log", xlabel="reward R", ylabel="area, share of the optimum", ylim=(0, 1))
+            ax.set_title(f"{where}, K = {half_life:g}", fontsize=TEXT_SIZE, color=INK)
+            ax.set(xscale="log", xlabel="reward R", ylabel="area, share of optimum", ylim=(0, 1))
             ax.set_xticks(REWARDS, [f"{reward:g}" for reward in REWARDS])
             ax.minorticks_off()
+            ax.label_outer()
             tidy(ax)
     handles, labels = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=TEXT_SIZE)
     figure.suptitle(f"Mean and 95% interval over {study.results.n_runs} runs; dots are runs", color=INK)
     return save(figure, path)
