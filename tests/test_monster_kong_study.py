@@ -61,8 +61,10 @@ def test_exact_evaluation_knows_the_optimum() -> None:
     np.testing.assert_array_equal(outcome.lengths, evaluate.plan.steps[evaluate.plan.starts])
 
 
-@pytest.mark.parametrize("given", [PAPER, paper(policy_kwargs={"execution": "interrupting"}), {}])
-def test_exact_evaluation_is_what_playing_gives(given: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("given", "acts_by"), [(PAPER, -1), (paper(policy_kwargs={"execution": "interrupting"}), -1), ({}, -1), ({}, 1)]
+)
+def test_exact_evaluation_is_what_playing_gives(given: dict[str, Any], acts_by: int) -> None:
     env = MonsterKongVecEnv(1, MAP, "princess", "features")
     sources = make_sources(MAP, "princess", "features", "planner", Path())
     model = CAPS("MlpPolicy", env, source_policies=sources, seed=1, device="cpu", **given)
@@ -70,6 +72,7 @@ def test_exact_evaluation_is_what_playing_gives(given: dict[str, Any]) -> None:
     with th.no_grad():
         for parameter in model.policy.acting_net.parameters():
             parameter.normal_()
+    model.policy.acts_by.fill_(acts_by)
     exact = ExactEvaluation(MAP, "princess", horizon=60)(model)
     starts = plan(MAP, "princess").starts
     games = MonsterKongVecEnv(len(starts), MAP, "princess", "features", horizon=60)

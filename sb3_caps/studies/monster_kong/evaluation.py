@@ -94,8 +94,12 @@ class ExactEvaluation:
         """For all states: the greedy option, and of each option whether it ends there and the action it takes."""
         if isinstance(model, CAPS):
             values, beta = model.policy.values_and_terminations(self.observations)
-            execution = model.policy.execution
-            return execution.greedy_options(values), execution.ends(values, beta), self._actions_of(model)
+            execution, acts_by = model.policy.execution, int(model.policy.acts_by)
+            greedy, ends = execution.greedy_options(values), execution.ends(values, beta)
+            if acts_by >= 0:
+                # As `predict` does: by this source alone
+                greedy, ends = np.full_like(greedy, acts_by), np.zeros_like(ends)
+            return greedy, ends, self._actions_of(model)
         with th.no_grad():
             values = model.policy.q_net(model.policy.obs_to_tensor(self.observations)[0]).cpu().numpy()  # type: ignore[operator]
         actions = np.broadcast_to(np.arange(values.shape[1]), values.shape)
