@@ -386,6 +386,7 @@ def test_a_source_that_does_worse_than_exploring_is_no_option(tmp_path: Path) ->
     assert model.predict(CELLS, state, deterministic=True)[1][0].tolist() == [2] * 5
     values = th.tensor([[9.0, 1.0, 0.0, 2.0], [9.0, 3.0, 0.0, 2.0]])
     assert model.policy.greedy_options(values).tolist() == [3, 1]
+    assert model.policy.given_up().tolist() == [True, False, False, False]
     model.save(tmp_path / "model")
     assert CAPS.load(tmp_path / "model").policy.execution == model.policy.execution
 
@@ -400,6 +401,16 @@ def test_episodes_explore_by_what_was_kept_as_long_as_it_is_better() -> None:
     model.learn(1000, reset_num_timesteps=False)
     assert set(model._trials.learner_rewards) == {0.0}
     assert list(model._trials.plain_returns)[-5:] == pytest.approx([0.999**3] * 5)
+
+
+def test_nothing_is_learned_of_a_source_that_is_given_up() -> None:
+    model = make().learn(100)
+    model.policy.standings.copy_(th.tensor([-1, 0]))
+    model.policy.optimizer.zero_grad()
+    model._compute_loss(model.replay_buffer.sample(64)).backward()  # type: ignore[no-untyped-call]
+    gradient = dict(model.q_net.q_net.named_parameters())["4.bias"].grad
+    assert gradient is not None
+    assert (gradient != 0).tolist() == [False, True, True, True]
 
 
 def test_random_actions_until_something_is_found() -> None:

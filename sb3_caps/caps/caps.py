@@ -254,7 +254,8 @@ class CAPS(OptionCollector):
         """
         estimates, targets = self._estimates_and_targets(replay_data)
         losses = F.smooth_l1_loss(estimates.values, targets, reduction="none")
-        loss = (losses * (replay_data.agreements & replay_data.mask[..., None])).sum() / replay_data.mask.sum()
+        learned = replay_data.agreements & replay_data.mask[..., None] & ~self.policy.given_up()
+        loss = (losses * learned).sum() / replay_data.mask.sum()
         return loss + self._termination_loss(estimates, replay_data)
 
     def _termination_loss(

@@ -235,14 +235,18 @@ class CAPSPolicy(DQNPolicy):
         margins = {1: self.margin, 0: 0.0, -1: -np.inf}
         return OptionExecution(self.execution_mode, tuple(margins[each] for each in self.standings.tolist()))
 
+    def given_up(self) -> th.Tensor:
+        """:return: which options are none any more, of shape (options,)"""
+        given_up = th.zeros(len(self.options), dtype=th.bool, device=self.device)
+        given_up[: self.options.n_sources] = self.standings < 0
+        return given_up
+
     def greedy_options(self, values: th.Tensor) -> th.Tensor:
         """
         :param values: Q_O(s, o), of shape (states, options)
         :return: the option with the highest value in each state, among those that still are one
         """
-        out = th.zeros(len(self.options), dtype=th.bool, device=values.device)
-        out[: self.options.n_sources] = self.standings < 0
-        return values.masked_fill(out, -th.inf).argmax(dim=1)
+        return values.masked_fill(self.given_up(), -th.inf).argmax(dim=1)
 
     def networks(self) -> list[OptionQNetwork]:
         """:return: the network and all that were copied from it"""
