@@ -407,7 +407,7 @@ def test_nothing_is_learned_of_a_source_that_is_given_up() -> None:
     model = make().learn(100)
     model.policy.standings.copy_(th.tensor([-1, 0]))
     model.policy.optimizer.zero_grad()
-    model._compute_loss(model.replay_buffer.sample(64)).backward()  # type: ignore[no-untyped-call]
+    model._compute_loss(model.replay_buffer.sample(64)).backward()
     gradient = dict(model.q_net.q_net.named_parameters())["4.bias"].grad
     assert gradient is not None
     assert (gradient != 0).tolist() == [False, True, True, True]
