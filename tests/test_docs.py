@@ -4,8 +4,13 @@ import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
+from stable_baselines3 import DQN
+from stable_baselines3.common.evaluation import evaluate_policy
+
+from sb3_caps import CAPS
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -93,3 +98,19 @@ exit 3
     assert failed is not None
     assert "exit code 1" in failed
     assert "page.md:14" in failed
+
+
+def test_the_first_example_of_the_readme_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it stands there, beside its sources and DQN."""
+    monkeypatch.chdir(tmp_path)
+    code = (ROOT / "README.md").read_text(encoding="utf-8").partition("```python\n")[2].partition("```")[0]
+    names: dict[str, Any] = {}
+    exec(code, names)
+    model, env = names["model"], names["env"]
+    dqn = DQN("MlpPolicy", env, learning_rate=1e-3, target_update_interval=500, seed=0).learn(20_000)
+    sources = [CAPS("MlpPolicy", env, source_policies=[names[name]]) for name in ("right", "down")]
+    for source in sources:
+        source.policy.acts_by.fill_(0)
+    returns = [evaluate_policy(each, env, 20, warn=False)[0] for each in (*sources, dqn, model)]
+    assert returns == [0.0, 0.0, 0.0, 1.0]
+    assert evaluate_policy(CAPS.load(tmp_path / "caps_lake"), env, 20, warn=False)[0] == 1.0
