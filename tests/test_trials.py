@@ -218,11 +218,17 @@ def test_what_was_kept_is_tried_again_before_the_end(monkeypatch: pytest.MonkeyP
     trials = after(1, [SOURCE], [2.0] * 3)
     with_draws(monkeypatch, 0.9, 0.0)
 
-    def role(remaining: float) -> int:
-        trials.start_episodes(np.ones(1, dtype=bool), epsilon=0.0, warm_up=False, remaining=remaining)
+    def role(remaining: int) -> int:
+        trials.start_episodes(np.ones(1, dtype=bool), epsilon=0.0, warm_up=False, remaining=remaining, steps=100)
         return int(trials.roles[0])
 
-    assert [role(0.2), role(0.11), role(0.1), role(0.0)] == [GREEDY, GREEDY, CHECKING, CHECKING]
+    assert [role(20), role(11), role(10), role(0)] == [GREEDY, GREEDY, CHECKING, CHECKING]
+    # Two episodes have to fit, in no more than three tenths of the run
+    trials.learner_lengths.extend([8] * 5)
+    assert [role(17), role(16)] == [GREEDY, CHECKING]
+    trials.learner_lengths.extend([80] * 5)
+    assert [role(31), role(30)] == [GREEDY, CHECKING]
+    trials.learner_lengths.extend([1] * 5)
     assert trials.acts_by(finished=True) == KEPT
     assert not any(episode(trials, CHECKING, each) for each in (9.0, 0.0)), "what is kept stays"
     trials.checked_returns.clear()
@@ -233,20 +239,20 @@ def test_what_was_kept_is_tried_again_before_the_end(monkeypatch: pytest.MonkeyP
         trials.checked_lengths = [1] * len(returns)
         assert trials.acts_by(finished=True) == expected
     assert trials.acts_by() == LATEST, "as long as training goes on, what it is worth now counts"
-    # An episode that goes on for longer than the others counts as it stands
+    # An episode that goes on for longer than the others, the latest of the learner included, counts as it stands
     trials.checked_returns, trials.checked_lengths = [1.0, 1.0, 1.0], [1] * 3
     for _ in range(2):
         trials.add_step(np.array([10.0]), np.zeros(1, dtype=bool))
     assert trials.acts_by(finished=True) == KEPT
     # A run that follows begins anew
-    role(1.0)
+    role(100)
     assert trials.checked_returns == trials.checked_rewards == trials.checked_lengths == []
 
 
 def test_nothing_to_check_where_nothing_was_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     trials = after(1, [SOURCE])
     with_draws(monkeypatch, 0.9, 0.0)
-    trials.start_episodes(np.ones(1, dtype=bool), epsilon=0.0, warm_up=False, remaining=0.05)
+    trials.start_episodes(np.ones(1, dtype=bool), epsilon=0.0, warm_up=False, remaining=5, steps=100)
     assert trials.roles.tolist() == [GREEDY]
 
 

@@ -197,8 +197,8 @@ class OptionCollector(PolicyReuseAlgorithm):
         assert self._trials is not None
         if self.safe:
             steps = self._total_timesteps - self._num_timesteps_at_start
-            remaining = (self._total_timesteps - self.num_timesteps) / max(steps, 1)
-            self._trials.start_episodes(starts, epsilon, warm_up, remaining)
+            remaining = self._total_timesteps - self.num_timesteps
+            self._trials.start_episodes(starts, epsilon, warm_up, remaining, steps)
             if isinstance(self._exploration, DrawnDurations):
                 self._exploration.adapt(self._trials.gain_of_mixing(), self._trials.standings() >= 0)
         self._exploration.start_episodes(starts)

@@ -17,8 +17,9 @@ TRIAL_SHARE = 0.05
 GREEDY_SHARE = 0.5
 # The learner is judged by so many of its latest episodes without exploration
 RECENT, FEWEST_RECENT = 5, 3
-# Over the last steps of a run the learner that was kept is tried again: its best episodes were partly luck
-CHECKED_SHARE = 0.1
+# Over the last steps of a run the learner that was kept is tried again, since its best episodes were partly luck: a
+# share of the run, or as long as so many episodes take, and no more than another share
+CHECKED_SHARE, CHECKED_EPISODES, LARGEST_CHECKED_SHARE = 0.1, 2, 0.3
 # What exploring is worth is told by its first episodes
 EXPLORING, FEWEST_EXPLORING = 20, 5
 # By how many standard errors the learner has to be above the best source, below what it once was to be replaced,
@@ -73,16 +74,21 @@ class Trials:
         self.returns, self.rewards = np.zeros(n_envs), np.zeros(n_envs)
         self.discounts, self.ages = np.ones(n_envs), np.zeros(n_envs, dtype=np.int64)
 
-    def start_episodes(self, starts: np.ndarray, epsilon: float, warm_up: bool, remaining: float = 1.0) -> None:
+    def start_episodes(
+        self, starts: np.ndarray, epsilon: float, warm_up: bool, remaining: int = 1, steps: int = 1
+    ) -> None:
         """
         Draw who acts in the episodes that start now.
 
         :param starts: which environments start an episode
         :param epsilon: the exploration rate
         :param warm_up: whether learning has not begun
-        :param remaining: share of the steps of the run that are to come
+        :param remaining: how many steps of the run are to come
+        :param steps: how many it has
         """
-        checking = remaining <= CHECKED_SHARE and len(self.kept_returns) > 0
+        needed = CHECKED_EPISODES * len(starts) * np.mean(self.learner_lengths or [0])
+        share = min(max(CHECKED_SHARE, needed / max(steps, 1)), LARGEST_CHECKED_SHARE)
+        checking = remaining <= share * steps and len(self.kept_returns) > 0
         if not checking:
             # Of a run before this one
             self.checked_returns, self.checked_lengths, self.checked_rewards = [], [], []
@@ -171,7 +177,7 @@ class Trials:
         :param role: who acts, ``GREEDY`` or ``CHECKING``
         :return: the environments in which that has gone on for longer than in any of its latest episodes
         """
-        lengths = self.learner_lengths if role == GREEDY else self.checked_lengths
+        lengths = [*self.learner_lengths, *(self.checked_lengths if role == CHECKING else ())]
         return np.flatnonzero((self.roles == role) & (self.ages > max(lengths, default=0)))
 
     def recent_returns(self) -> list[float]:
