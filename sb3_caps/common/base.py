@@ -257,14 +257,16 @@ class PolicyReuseAlgorithm(DQN):
         :param force_reset: Force call to ``reset()`` before training to avoid unexpected behavior
         :param trust: Whether code of the file may run; without, only what ``export`` wrote is loaded, and among
             ``source_policies`` no other files and no import strings
-        :param kwargs: arguments of the constructor to change when loading
+        :param kwargs: arguments of the constructor to change when loading. Other ``policy_kwargs`` than those that a
+            zip-file holds are refused, as in SB3: to change ``execution`` or ``averaging``, pass all of them as
+            ``custom_objects={"policy_kwargs": {...}}``.
         :return: new model instance with loaded parameters
         """
         checks.check_names(cls, kwargs)
         if not trust and kwargs.get("source_policies") is not None:
             kwargs["source_policies"] = [as_source(source, trust=False) for source in kwargs["source_policies"]]
         if is_export(path):
-            path = saved_from_export(path, cls)
+            path = saved_from_export(path, cls, kwargs.pop("policy_kwargs", None) or {})
         elif trust:
             check_saved_model(path, cls)
         else:
