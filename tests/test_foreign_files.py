@@ -64,6 +64,7 @@ def envs(n_envs: int = 2, **arguments: Any) -> Any:
         ({"source_policies": [go_left, go_right]}, r"the options \['go_right', .*, not \['go_left', 'go_right'"),
         ({"sequence_length": 8}, "sequence_length 4, not 8"),
         ({"env": envs(3)}, "n_envs 2, not 3"),
+        ({"replay_buffer_kwargs": {"prioritized_share": 0.0}}, "prioritized_share 0.5, not 0.0"),
         ({"env": envs(kind="discrete")}, r"observation_space Box.*, not Discrete\(10\)"),
     ],
 )

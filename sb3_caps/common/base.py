@@ -220,9 +220,10 @@ class PolicyReuseAlgorithm(DQN):
             # Clipped, an infinite number would look like any other
             new_obs, reward = self._vec_normalize_env.get_original_obs(), self._vec_normalize_env.get_original_reward()
         checks.check_rewards(reward, self.num_timesteps)
+        # Before the last observations of episodes, which a VecNormalize has divided by what it learned from these
+        checks.check_observations(new_obs, self.num_timesteps)
         if dones.any():
             checks.check_terminal_observations(dones, infos, self.num_timesteps)
-        checks.check_observations(new_obs, self.num_timesteps)
 
     def dump_logs(self) -> None:
         """

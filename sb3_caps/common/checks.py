@@ -14,6 +14,9 @@ from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
 from sb3_caps.common.sources import Observations
 
+# What a replay buffer counts from its first step on, for those who need it
+COUNTS = {"visit_counts": "counts of visits for a bonus", "action_counts": "counts of actions for novelty"}
+
 
 def constructor_arguments(algorithm: type[BaseAlgorithm]) -> dict[str, inspect.Parameter]:
     """
@@ -116,6 +119,13 @@ def check_replay_buffer(found: Any, model: OffPolicyAlgorithm, option_names: lis
         for name in ("n_envs", "observation_space", "action_space", "sequence_length", "n_steps", "gamma")
         if hasattr(found, name) and getattr(found, name) != getattr(model, name)
     ]
+    own = model.replay_buffer
+    share, own_share = getattr(found, "prioritized_share", None), getattr(own, "prioritized_share", None)
+    if share != own_share:
+        differences.append(f"prioritized_share {share}, not {own_share}")
+    for name, what in COUNTS.items():
+        if getattr(found, name, None) is None and getattr(own, name, None) is not None:
+            differences.append(f"no {what}")
     names: Any = getattr(found, "option_names", None)
     n_options = getattr(found, "n_options", len(option_names))
     moved = [name for name in names or () if name in option_names and names.index(name) != option_names.index(name)]
