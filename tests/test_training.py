@@ -15,6 +15,7 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from torch.nn import functional as F
 
 from sb3_caps import CAPS, PiecewiseLinear
+from sb3_caps.caps.trials import KEPT, LATEST
 from tests.paper import paper
 from tests.toy_world import Corridor, go_left, go_right, right_then_stay
 
@@ -275,14 +276,14 @@ def test_predict_acts_by_the_average_of_the_network(gradient_steps: int, tmp_pat
 
 
 class NormedFeatures(BaseFeaturesExtractor):
-    """Features with batch normalization."""
+    """Features with batch normalization and dropout."""
 
-    def __init__(self, observation_space: spaces.Box) -> None:
+    def __init__(self, observation_space: spaces.Box, dropout: float = 0.0) -> None:
         super().__init__(observation_space, 10)
-        self.norm = th.nn.BatchNorm1d(10)
+        self.norm, self.dropout = th.nn.BatchNorm1d(10), th.nn.Dropout(dropout)
 
     def forward(self, observations: th.Tensor) -> th.Tensor:
-        return self.norm(observations)
+        return self.dropout(self.norm(observations))
 
 
 def test_the_average_has_the_statistics_of_batch_normalization() -> None:
@@ -301,6 +302,28 @@ def test_the_average_has_the_statistics_of_batch_normalization() -> None:
     name = "features_extractor.norm.running_mean"
     assert th.equal(ours[name], theirs[name])
     assert theirs[name].abs().max() > 0
+
+
+@pytest.mark.parametrize("averaging", [None, 0.25])
+def test_whatever_acts_is_not_in_training(averaging: float | None) -> None:
+    """Batch normalization and dropout are for training: in acting they would make a draw of every action."""
+    extractor = {"features_extractor_class": NormedFeatures, "features_extractor_kwargs": {"dropout": 0.5}}
+    model = CAPS(
+        "MlpPolicy",
+        Corridor(),  # a single observation has no statistics of its own
+        learning_starts=20,
+        policy_kwargs={**extractor, "averaging": averaging},
+        seed=0,
+    )
+    model.learn(200)
+    for acts_by in (LATEST, KEPT):
+        model.policy.acts_by.fill_(acts_by)
+        before = {key: value.clone() for key, value in model.policy.state_dict().items()}
+        values, _ = model.policy.values_and_terminations(np.eye(10, dtype=np.float32))
+        again, _ = model.policy.values_and_terminations(np.eye(10, dtype=np.float32))
+        np.testing.assert_array_equal(values, again)
+        model.predict(np.eye(10, dtype=np.float32)[0])
+        assert all(th.equal(value, before[key]) for key, value in model.policy.state_dict().items())
 
 
 def test_target_network_follows_softly() -> None:

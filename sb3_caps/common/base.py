@@ -314,7 +314,7 @@ class PolicyReuseAlgorithm(DQN):
         :param truncate_last_traj: For ``HerReplayBuffer``, see SB3
         """
         found = read_pickle(path)
-        checks.check_replay_buffer(found, self, self.options.names, str(path))
+        checks.check_replay_buffer(found, self, self.options.names, self._buffer_arguments(), str(path))
         found.device = self.device
         if isinstance(found, HerReplayBuffer) and self.env is not None:
             found.set_env(self.env)
