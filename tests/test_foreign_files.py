@@ -79,7 +79,7 @@ def test_a_replay_buffer_of_another_model_is_refused(other: dict[str, Any], diff
     # Its size may be another: sequences are drawn from what is there
     fitting = model_of(CAPS, **given, buffer_size=500)
     # As SB3's own tests do
-    fitting.replay_buffer = None  # type: ignore[assignment]
+    fitting.replay_buffer = None
     fitting.load_replay_buffer(tmp_path / "buffer")
     assert fitting.replay_buffer.size() == 24
     fitting.learn(50, reset_num_timesteps=False)
