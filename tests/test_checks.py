@@ -9,7 +9,7 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.utils import LinearSchedule
-from stable_baselines3.common.vec_env import VecNormalize
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 from sb3_caps import CAPS, OPSTL, PRQL, JumpStart, PiecewiseLinear, QDagger
 from tests.hand_walk import Walk, go_left, go_right
@@ -101,6 +101,14 @@ def test_the_environments_own_numbers_are_looked_at() -> None:
     env = VecNormalize(make_vec_env(lambda: Faulty(when=30, value=np.inf), 1))
     with pytest.raises(ValueError, match="The reward of environment 0 is inf in step 30"):
         PRQL("MlpPolicy", env, **SMALL).learn(100)
+
+
+def test_the_environment_is_named_when_another_one_ends_an_episode() -> None:
+    """Statistics that took an infinite number in make NaN of the last observation that the other one has."""
+    faulty = Faulty(when=2, what="observation", value=np.inf)
+    env = VecNormalize(DummyVecEnv([lambda: Walk(horizon=2), lambda: faulty]))
+    with pytest.raises(ValueError, match="The observation of environment 1 is inf in step 4"):
+        CAPS("MlpPolicy", env, **SMALL).learn(100)
 
 
 NUMBERS = [

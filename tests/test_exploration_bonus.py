@@ -105,6 +105,9 @@ def test_a_buffer_without_counts_is_refused(tmp_path: Path) -> None:
     env = make_vec_env(Corridor, n_envs=2, seed=0)
     CAPS("MlpPolicy", env, learning_starts=20, seed=0, **paper()).learn(100).save_replay_buffer(tmp_path / "buffer")
     model = CAPS("MlpPolicy", env, learning_starts=20, seed=0, **paper(exploration_kwargs={"bonus": 0.1}))
-    model.load_replay_buffer(tmp_path / "buffer")
+    with pytest.raises(ValueError, match=r"buffer of another model, with no counts of visits for a bonus"):
+        model.load_replay_buffer(tmp_path / "buffer")
+    # Nor does one that comes in another way
+    model.replay_buffer = CAPS("MlpPolicy", env, **paper()).replay_buffer
     with pytest.raises(ValueError, match="A bonus needs a replay buffer that counts visits"):
         model.learn(100)

@@ -146,7 +146,10 @@ def test_a_run_goes_on_with_its_counts(tmp_path: Path) -> None:
 def test_a_buffer_without_counts_is_refused(tmp_path: Path) -> None:
     make().learn(100).save_replay_buffer(tmp_path / "buffer")
     model = make(exploration_kwargs={"novelty": 1.0})
-    model.load_replay_buffer(tmp_path / "buffer")
+    with pytest.raises(ValueError, match=r"buffer of another model, with no counts of actions for novelty"):
+        model.load_replay_buffer(tmp_path / "buffer")
+    # Nor does one that comes in another way
+    model.replay_buffer = make().replay_buffer
     with pytest.raises(ValueError, match="novelty needs a replay buffer that counts actions"):
         model.learn(100)
 

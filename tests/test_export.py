@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch as th
 from stable_baselines3 import A2C, DQN, PPO
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.torch_layers import FlattenExtractor
@@ -103,6 +104,46 @@ def test_values_stay_in_their_unit(tmp_path: Path) -> None:
     loaded = CAPS.load(tmp_path / "model.npz", env=Corridor(), trust=False)
     assert loaded._scale is not None
     assert loaded._scale.value == model._scale.value > 0
+
+
+def test_what_sources_and_learner_are_worth_comes_along(tmp_path: Path) -> None:
+    model = caps_model(buffer_size=1000, train_freq=1, target_update_interval=50)
+    model.learn(900, reset_num_timesteps=False)
+    model.export(tmp_path / "model")
+    loaded = CAPS.load(tmp_path / "model.npz", env=Corridor(), trust=False)
+    assert loaded.reuse_summary() == model.reuse_summary()
+    assert model._trials is not None
+    assert loaded._trials is not None
+    assert all(model._trials.source_returns)
+    assert model._trials.learner_returns
+    for ours, theirs in ((model._trials, loaded._trials), (model._use, loaded._use)):
+        assert vars(ours).keys() == vars(theirs).keys()
+        for name, value in vars(ours).items():
+            assert type(getattr(theirs, name)) is type(value), name
+            np.testing.assert_array_equal(getattr(theirs, name), value, name)
+    assert loaded._trials.learner_returns.maxlen == model._trials.learner_returns.maxlen
+    # Trials go on where they were
+    loaded.learn(100, reset_num_timesteps=False)
+    assert loaded._trials.steps == loaded.num_timesteps == 1100
+    # A model that has not learned has nothing to tell
+    CAPS("MlpPolicy", Corridor(), **SMALL).export(tmp_path / "new")
+    with pytest.raises(ValueError, match="call learn first"):
+        CAPS.load(tmp_path / "new.npz", trust=False).reuse_summary()
+
+
+def test_what_is_code_is_passed_to_load(tmp_path: Path) -> None:
+    network: dict[str, Any] = {"net_arch": [16], "optimizer_class": th.optim.SGD}
+    with pytest.warns(UserWarning, match=r"policy_kwargs are code and not exported: pass them to load"):
+        caps_model(policy_kwargs=network).export(tmp_path / "model")
+    changed = network | {"optimizer_kwargs": {"momentum": 0.5}, "execution": "call-and-return", "averaging": None}
+    loaded = CAPS.load(tmp_path / "model.npz", env=Corridor(), policy_kwargs=changed, trust=False)
+    loaded.learn(50)
+    assert isinstance(loaded.policy.optimizer, th.optim.SGD)
+    assert loaded.policy.optimizer.param_groups[0]["momentum"] == 0.5
+    assert loaded.policy.execution.mode == "call-and-return"
+    assert loaded.policy.q_net_average is None
+    with pytest.raises(ValueError, match=r"does not fit policy_kwargs \{'net_arch': \[8\]\}"):
+        CAPS.load(tmp_path / "model.npz", policy_kwargs={"net_arch": [8]}, trust=False)
 
 
 def test_a_model_of_the_paper_stays_one(tmp_path: Path) -> None:
@@ -230,7 +271,9 @@ def test_a_description_that_was_changed_runs_nothing_and_says_so(tmp_path: Path)
         lambda description: description["model"]["policy"].update(activation_fn="Module"),
         lambda description: description["model"]["policy"]["arguments"].update(net_arch=[3]),
         lambda description: description["model"]["policy"].pop("options"),
-        lambda description: description.update(format="sb3_caps export 3"),
+        lambda description: description["model"]["records"].update({"os:system": {}}),
+        lambda description: description["model"]["records"].update(_trials={"steps": "os:system"}),
+        lambda description: description.update(format="sb3_caps export 0"),
     ):
         with pytest.raises(ValueError, match="is damaged, or no export"):
             load(change)

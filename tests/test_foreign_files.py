@@ -64,6 +64,7 @@ def envs(n_envs: int = 2, **arguments: Any) -> Any:
         ({"source_policies": [go_left, go_right]}, r"the options \['go_right', .*, not \['go_left', 'go_right'"),
         ({"sequence_length": 8}, "sequence_length 4, not 8"),
         ({"env": envs(3)}, "n_envs 2, not 3"),
+        ({"replay_buffer_kwargs": {"prioritized_share": 0.0}}, "prioritized_share 0.5, not 0.0"),
         ({"env": envs(kind="discrete")}, r"observation_space Box.*, not Discrete\(10\)"),
     ],
 )
@@ -77,6 +78,8 @@ def test_a_replay_buffer_of_another_model_is_refused(other: dict[str, Any], diff
     assert model.replay_buffer is own
     # Its size may be another: sequences are drawn from what is there
     fitting = model_of(CAPS, **given, buffer_size=500)
+    # As SB3's own tests do
+    fitting.replay_buffer = None
     fitting.load_replay_buffer(tmp_path / "buffer")
     assert fitting.replay_buffer.size() == 24
     fitting.learn(50, reset_num_timesteps=False)

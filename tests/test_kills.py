@@ -1,4 +1,4 @@
-"""Writers that are killed at random moments leave the old file or the new one, whole."""
+"""Writers and studies that are killed at random moments: files are the old one or the new one, and results the same."""
 
 import multiprocessing
 import os
@@ -7,11 +7,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from stable_baselines3 import DQN
 from stable_baselines3.common.env_util import make_vec_env
 
 from sb3_caps import CAPS
+from sb3_caps.studies.grid import results as grid
 from sb3_caps.studies.shared.checkpoints import Checkpoints
 from sb3_caps.studies.shared.runs import check_file, read_rows, write_json, write_rows
 from tests.soak import TIMES
@@ -100,3 +102,40 @@ def test_writers_killed_at_random_moments(tmp_path: Path) -> None:
     assert left == []
     assert [path.name for path in (tmp_path / "run").iterdir()] == [f"checkpoint_{number}"]
     print(f"{KILLS} kills, {n_between} of them between two files of one turn, {number} turns")
+
+
+def go_on(results: grid.Results) -> None:
+    """A batch of the grid study, which keeps a checkpoint after every look."""
+    grid.CHECKPOINT_SECONDS, grid.STEPS_BETWEEN_LOOKS = 0.0, 50
+    grid.run_batch(results, "prql", lambda _: None)
+
+
+def test_a_study_killed_at_random_moments_ends_with_the_same_numbers(tmp_path: Path) -> None:
+    whole, killed = grid.Results(tmp_path / "whole", 1, 60), grid.Results(tmp_path / "killed", 1, 60)
+    grid.run_batch(whole, "prql", lambda _: None)
+    expected = whole.load("prql")
+    result, checkpoint = killed.path("prql", grid.RESULT), killed.path("prql", grid.CHECKPOINT)
+
+    def compare() -> None:
+        found = killed.load("prql")
+        assert found.keys() == expected.keys()
+        for name, array in expected.items():
+            np.testing.assert_array_equal(found[name], array)
+        result.unlink()
+
+    rng, fork, n_resumed, n_ended = random.Random(1), multiprocessing.get_context("fork"), 0, 0
+    for _ in range(KILLS):
+        n_resumed += checkpoint.exists()
+        study = fork.Process(target=go_on, args=(killed,))
+        study.start()
+        time.sleep(0.3 * rng.random())
+        study.kill()
+        study.join()
+        if result.exists():
+            n_ended += 1
+            compare()
+    grid.run_batch(killed, "prql", lambda _: None)
+    compare()
+    left = [path.name for path in result.parent.iterdir() if path.suffix in (".partial", ".damaged_1")]
+    assert left == []
+    print(f"{KILLS} kills of a study, {n_resumed} of them in one that had been resumed, {n_ended} after its end")

@@ -129,7 +129,13 @@ def test_other_sources_when_their_number_fits(tmp_path: Path) -> None:
     loaded = CAPS.load(tmp_path / "model", env=Corridor(), source_policies=[go_left, go_right])
     assert loaded.options.source_names == ["go_left", "go_right"]
     assert same_parameters(model, loaded)
-    loaded.learn(50)
+    loaded.learn(48)
+    # What the others were worth says nothing of them; those that come back are known
+    assert loaded._trials is not None
+    assert loaded._trials.steps == loaded._use.steps.sum() == 48
+    again = CAPS.load(tmp_path / "model", env=Corridor(), source_policies=SOURCES).learn(48, reset_num_timesteps=False)
+    assert again._trials is not None
+    assert again._trials.steps == again._use.steps.sum() == again.num_timesteps == 200
     with pytest.raises(ValueError, match=r"has 2 source policies.*but 1 were passed.*go_left"):
         CAPS.load(tmp_path / "model", env=Corridor(), source_policies=[go_left])
 
@@ -142,6 +148,22 @@ def test_arguments_of_load_take_the_place_of_saved_ones(tmp_path: Path) -> None:
     loaded.learn(100)
     assert loaded.exploration_rate == pytest.approx(0.2)
     assert loaded.tau == 0.5
+
+
+def test_another_gamma_counts_wherever_returns_do(tmp_path: Path) -> None:
+    CAPS("MlpPolicy", Corridor(), source_policies=SOURCES, seed=1).learn(300).save(tmp_path / "model")
+    loaded = CAPS.load(tmp_path / "model", env=Corridor(), gamma=0.5)
+    loaded.learn(12, reset_num_timesteps=False)
+    assert loaded._scale is not None
+    assert loaded._trials is not None
+    assert loaded._scale.gamma == 0.5
+    assert loaded._trials.gamma == pytest.approx(0.95)
+    # Nothing is compared with returns of before; how often options were used is as true as it was
+    assert loaded._trials.steps == 12
+    assert loaded._use.steps.sum() == 312
+    again = CAPS.load(tmp_path / "model", env=Corridor()).learn(12, reset_num_timesteps=False)
+    assert again._trials is not None
+    assert again._trials.steps == 312
 
 
 def test_load_without_environment_predicts(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import io
 import os
+import pickle
 import random
 import stat
 import subprocess
@@ -11,7 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from sb3_caps.common.save_util import atomic_write, is_running, partial_path, remove_leftovers
+from sb3_caps.common.save_util import (
+    atomic_write,
+    is_running,
+    partial_path,
+    read_pickle,
+    remove_leftovers,
+    write_pickle,
+)
 
 # Writes half of a file, says so and waits to be killed
 HALF_A_WRITER = """
@@ -149,3 +157,19 @@ def test_writers_killed_at_random_moments_never_leave_half_a_file(tmp_path: Path
             kill(writer)
     write(tmp_path / "last", b"")
     assert sorted(os.listdir(tmp_path)) == ["file", "last"]
+
+
+def test_a_checksum_that_cannot_be_read_hides_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "zeros.pkl"
+    write_pickle(file, bytes(1000))
+    content = bytearray(file.read_bytes())
+    # One bit of the content, and one of the word that tells where the checksum is
+    content[500] ^= 1
+    content[-10] ^= 1
+    file.write_bytes(content)
+    assert pickle.loads(content) != bytes(1000)
+    with pytest.raises(ValueError, match=r"zeros.pkl is damaged.*what follows its content is no checksum"):
+        read_pickle(file)
+    # SB3 writes none
+    file.write_bytes(pickle.dumps([1, 2]))
+    assert read_pickle(file) == [1, 2]

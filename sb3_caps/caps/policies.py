@@ -205,9 +205,9 @@ class CAPSPolicy(DQNPolicy):
         self.termination_optimizer = th.optim.SGD(
             self.q_net.termination_net.parameters(), lr=self.termination_learning_rate
         )
-        self.q_net_average = None if self.averaging is None else deepcopy(self.q_net).requires_grad_(False)
+        self.q_net_average = None if self.averaging is None else _frozen_copy(self.q_net)
         # The network that did best in whole episodes, and what `predict` acts by: see `Trials`
-        self.q_net_kept = deepcopy(self.q_net).requires_grad_(False)
+        self.q_net_kept = _frozen_copy(self.q_net)
         self.register_buffer("acts_by", th.tensor(LATEST))
         # Of each source: 1 has the margin, 0 has none, -1 is no option any more. See `Trials`.
         self.register_buffer("standings", th.ones(self.options.n_sources, dtype=th.int8))
@@ -294,6 +294,7 @@ class CAPSPolicy(DQNPolicy):
             the start of an episode
         :return: the option values and terminations that ``predict`` acts by, each of shape (states, options)
         """
+        self.set_training_mode(False)
         network = self.q_net_kept if int(self.acts_by) == KEPT else self.acting_net
         with th.no_grad():
             found = network(self.obs_to_tensor(observation)[0])
@@ -371,6 +372,11 @@ class CAPSPolicy(DQNPolicy):
             averaging=self.averaging,
         )
         return data
+
+
+def _frozen_copy(network: OptionQNetwork) -> OptionQNetwork:
+    """One that acts and is not trained: dropout and batch normalization must not go on in it."""
+    return deepcopy(network).requires_grad_(False).eval()
 
 
 def _sees_the_batch(network: nn.Module) -> bool:

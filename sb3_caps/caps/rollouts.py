@@ -56,6 +56,13 @@ class OptionCollector(PolicyReuseAlgorithm):
         self._nothing_found = False
         self._use = UseOfOptions(0, 0)
 
+    def _setup_options(self) -> None:
+        before = vars(self).get("source_names")
+        super()._setup_options()
+        if before not in (None, self.source_names):
+            # What other sources were worth says nothing of these
+            self._trials = None
+
     def _setup_learn(
         self,
         total_timesteps: int,
@@ -75,14 +82,18 @@ class OptionCollector(PolicyReuseAlgorithm):
     def _start_run(self) -> None:
         super()._start_run()
         assert self._last_episode_starts is not None
+        trials = Trials(self.options.n_sources, self.gamma)
         if self._trials is None:
-            self._trials = Trials(self.options.n_sources, self.gamma)
             self._use = UseOfOptions(self.options.n_sources, len(self.options))
+        if self._trials is None or self._trials.gamma != trials.gamma:
+            # Returns that are discounted otherwise cannot be compared
+            self._trials, self._nothing_found = trials, False
             if self.safe:
                 # Until it is known
                 self.policy.standings.fill_(0)
         if self._scale is None:
             self._scale = ReturnScale(self.gamma, self.n_envs)
+        self._scale.gamma = self.gamma
         if self._last_options is None or len(self._last_options) != self.n_envs or self._last_episode_starts.all():
             self._last_options = np.zeros(self.n_envs, dtype=np.int64)
             self._last_source_states = self.options.initial_states()

@@ -220,9 +220,10 @@ class PolicyReuseAlgorithm(DQN):
             # Clipped, an infinite number would look like any other
             new_obs, reward = self._vec_normalize_env.get_original_obs(), self._vec_normalize_env.get_original_reward()
         checks.check_rewards(reward, self.num_timesteps)
+        # Before the last observations of episodes, which a VecNormalize has divided by what it learned from these
+        checks.check_observations(new_obs, self.num_timesteps)
         if dones.any():
             checks.check_terminal_observations(dones, infos, self.num_timesteps)
-        checks.check_observations(new_obs, self.num_timesteps)
 
     def dump_logs(self) -> None:
         """
@@ -257,14 +258,16 @@ class PolicyReuseAlgorithm(DQN):
         :param force_reset: Force call to ``reset()`` before training to avoid unexpected behavior
         :param trust: Whether code of the file may run; without, only what ``export`` wrote is loaded, and among
             ``source_policies`` no other files and no import strings
-        :param kwargs: arguments of the constructor to change when loading
+        :param kwargs: arguments of the constructor to change when loading. Other ``policy_kwargs`` than those that a
+            zip-file holds are refused, as in SB3: to change ``execution`` or ``averaging``, pass all of them as
+            ``custom_objects={"policy_kwargs": {...}}``.
         :return: new model instance with loaded parameters
         """
         checks.check_names(cls, kwargs)
         if not trust and kwargs.get("source_policies") is not None:
             kwargs["source_policies"] = [as_source(source, trust=False) for source in kwargs["source_policies"]]
         if is_export(path):
-            path = saved_from_export(path, cls)
+            path = saved_from_export(path, cls, kwargs.pop("policy_kwargs", None) or {})
         elif trust:
             check_saved_model(path, cls)
         else:
@@ -311,7 +314,7 @@ class PolicyReuseAlgorithm(DQN):
         :param truncate_last_traj: For ``HerReplayBuffer``, see SB3
         """
         found = read_pickle(path)
-        checks.check_replay_buffer(found, self, self.options.names, str(path))
+        checks.check_replay_buffer(found, self, self.options.names, self._buffer_arguments(), str(path))
         found.device = self.device
         if isinstance(found, HerReplayBuffer) and self.env is not None:
             found.set_env(self.env)

@@ -14,6 +14,12 @@ from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
 from sb3_caps.common.sources import Observations
 
+# What a replay buffer counts from its first step on, for those who need it
+COUNTS = {
+    "count_visits": ("visit_counts", "counts of visits for a bonus"),
+    "count_actions": ("action_counts", "counts of actions for novelty"),
+}
+
 
 def constructor_arguments(algorithm: type[BaseAlgorithm]) -> dict[str, inspect.Parameter]:
     """
@@ -99,13 +105,16 @@ def check_buffer_size(buffer_size: int, batch_size: int, n_envs: int) -> None:
         )
 
 
-def check_replay_buffer(found: Any, model: OffPolicyAlgorithm, option_names: list[str], path: str) -> None:
+def check_replay_buffer(
+    found: Any, model: OffPolicyAlgorithm, option_names: list[str], arguments: dict[str, Any], path: str
+) -> None:
     """
     Refuse a replay buffer that a model cannot learn from.
 
     :param found: what was loaded
     :param model: the model
     :param option_names: the options of the model
+    :param arguments: what the model makes its buffers with
     :param path: where the buffer was found
     """
     if type(found) is not model.replay_buffer_class:
@@ -116,6 +125,12 @@ def check_replay_buffer(found: Any, model: OffPolicyAlgorithm, option_names: lis
         for name in ("n_envs", "observation_space", "action_space", "sequence_length", "n_steps", "gamma")
         if hasattr(found, name) and getattr(found, name) != getattr(model, name)
     ]
+    share = getattr(found, "prioritized_share", None)
+    if share != arguments.get("prioritized_share"):
+        differences.append(f"prioritized_share {share}, not {arguments.get('prioritized_share')}")
+    for argument, (name, what) in COUNTS.items():
+        if arguments.get(argument) and getattr(found, name, None) is None:
+            differences.append(f"no {what}")
     names: Any = getattr(found, "option_names", None)
     n_options = getattr(found, "n_options", len(option_names))
     moved = [name for name in names or () if name in option_names and names.index(name) != option_names.index(name)]

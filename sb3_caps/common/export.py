@@ -10,16 +10,22 @@ from typing import Any
 
 import numpy as np
 import torch as th
-from gymnasium import spaces
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.policies import BasePolicy
-from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.save_util import open_path, save_to_zip_file
 from stable_baselines3.common.torch_layers import FlattenExtractor, NatureCNN
 from stable_baselines3.common.type_aliases import TrainFreq, TrainFrequencyUnit
-from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_caps.common.checks import constructor_arguments
+from sb3_caps.common.descriptions import (
+    build_normalizer,
+    build_record,
+    build_space,
+    describe_normalizer,
+    describe_record,
+    describe_space,
+    is_plain,
+)
 from sb3_caps.common.options import OptionSet
 from sb3_caps.common.save_util import atomic_write
 from sb3_caps.common.saved_models import ModelPath
@@ -28,7 +34,7 @@ from sb3_caps.common.sources.act import ObservationNormalizer, PolicyAct, Source
 from sb3_caps.common.sources.evaluate import ELEMENTWISE
 from sb3_caps.common.sources.load import as_source
 
-FORMAT = "sb3_caps export 2"
+FORMAT = "sb3_caps export 3"
 POLICIES = {
     "dqn": "stable_baselines3.dqn.policies:DQNPolicy",
     "actor-critic": "stable_baselines3.common.policies:ActorCriticPolicy",
@@ -53,6 +59,8 @@ PLAIN_ARGUMENTS = {
 EXTRACTOR_ARGUMENTS = ("features_dim", "normalized_image")
 # Of an algorithm: code, what is described on its own, and where the user's files are
 NOT_EXPORTED = {"policy", "env", "device", "policy_kwargs", "replay_buffer_class", "source_policies", "tensorboard_log"}
+# What a model remembers of its episodes, beside its networks
+RECORDS = {"_trials": "sb3_caps.caps.trials:Trials", "_use": "sb3_caps.caps.summary:UseOfOptions"}
 COUNTS = ("num_timesteps", "_n_updates", "_n_calls", "_episode_num")
 SHARES = ("exploration_rate", "_current_progress_remaining")
 
@@ -73,7 +81,8 @@ def export_source(source: Any, path: str | Path) -> None:
 def export_model(model: BaseAlgorithm, path: str | Path) -> None:
     """
     Write a CAPS model as arrays and a plain description, which ``CAPS.load`` and ``as_source`` read without running
-    anything. It acts as the model does, and learns on with a fresh optimizer and an empty replay buffer.
+    anything. It acts as the model does, knows what sources and learner are worth, and learns on with a fresh optimizer
+    and an empty replay buffer.
 
     :param model: the model
     :param path: the file; ``.npz`` is added to a path without a suffix
@@ -87,7 +96,7 @@ def export_model(model: BaseAlgorithm, path: str | Path) -> None:
     arguments["exploration_schedule"] = vars(model)["given_exploration_schedule"]
     train_freq: Any = arguments["train_freq"]
     arguments["train_freq"] = [train_freq.frequency, train_freq.unit.value]
-    left_out = [key for key, value in arguments.items() if not _is_plain(value)]
+    left_out = [key for key, value in arguments.items() if not is_plain(value)]
     left_out += ["policy_kwargs"] * bool(model.policy_kwargs.keys() & {"optimizer_class", "optimizer_kwargs"})
     if left_out:
         warnings.warn(f"{', '.join(sorted(left_out))} are code and not exported: pass them to load.", stacklevel=3)
@@ -96,6 +105,7 @@ def export_model(model: BaseAlgorithm, path: str | Path) -> None:
         "policy": _describe_policy(model.policy, arrays, "policy", name),
         "arguments": {key: value for key, value in arguments.items() if key not in left_out},
         "progress": {key: getattr(model, key) for key in (*COUNTS, *SHARES)},
+        "records": {key: describe_record(vars(model)[key]) for key in RECORDS},
         "return_scale": 0.0 if vars(model)["_scale"] is None else vars(model)["_scale"].value,
     }
     _write(path, {"model": content}, arrays)
@@ -135,10 +145,11 @@ def source_from_export(path: Path) -> SourcePolicy:
         raise _damaged(path, error) from error
 
 
-def saved_from_export(path: ModelPath, algorithm: type[BaseAlgorithm]) -> io.BytesIO:
+def saved_from_export(path: ModelPath, algorithm: type[BaseAlgorithm], policy_kwargs: dict[str, Any]) -> io.BytesIO:
     """
     :param path: what ``export_model`` wrote
     :param algorithm: the class that is about to load it
+    :param policy_kwargs: what its policy gets in place of what was exported, and of what is code and was not
     :return: the same model as SB3 saves it
     """
     content, arrays = _read(path)
@@ -146,23 +157,28 @@ def saved_from_export(path: ModelPath, algorithm: type[BaseAlgorithm]) -> io.Byt
     if found not in [base.__name__ for base in algorithm.__mro__]:
         raise ValueError(f"{path} is no {algorithm.__name__} model, this is a {found}: pass it in source_policies.")
     try:
-        policy = _build_policy(content["model"]["policy"], arrays, "policy")
+        described = content["model"]["policy"]
+        policy = _build_policy(described, arrays, "policy", policy_kwargs)
         arguments = content["model"]["arguments"]
         allowed = constructor_arguments(algorithm).keys() - NOT_EXPORTED
-        data = {key: value for key, value in arguments.items() if key in allowed and _is_plain(value)}
+        data = {key: value for key, value in arguments.items() if key in allowed and is_plain(value)}
         progress = content["model"]["progress"]
         data |= {key: int(progress[key]) for key in COUNTS} | {key: float(progress[key]) for key in SHARES}
         data["_scale"] = ReturnScale(float(arguments["gamma"]), n_envs=1)
         data["_scale"].value = float(content["model"]["return_scale"])
+        second = {"_trials": float(arguments["gamma"]), "_use": len(policy.options)}
+        for key, record in content["model"]["records"].items():
+            if record is not None:
+                new = pkgutil.resolve_name(RECORDS[key])(policy.options.n_sources, second[key])
+                data[key] = build_record(new, record)
         frequency, unit = data["train_freq"]
         data["train_freq"] = TrainFreq(int(frequency), TrainFrequencyUnit(unit))
         data["given_exploration_schedule"] = data.pop("exploration_schedule", None)
         data |= {
             "policy_class": type(policy),
-            "policy_kwargs": _network_arguments(content["model"]["policy"])
-            | {
-                key: content["model"]["policy"]["arguments"][key] for key in ("execution", "shared_values", "averaging")
-            },
+            "policy_kwargs": _network_arguments(described)
+            | {key: described["arguments"][key] for key in ("execution", "shared_values", "averaging")}
+            | policy_kwargs,
             "observation_space": policy.observation_space,
             "action_space": policy.action_space,
             "options": policy.options,
@@ -171,7 +187,7 @@ def saved_from_export(path: ModelPath, algorithm: type[BaseAlgorithm]) -> io.Byt
         }
         states = [policy, policy.optimizer, policy.termination_optimizer]
     except Exception as error:  # a description that was changed by hand may raise anything
-        raise _damaged(path, error) from error
+        raise _damaged(path, error, f", or does not fit policy_kwargs {policy_kwargs}" * bool(policy_kwargs)) from error
     saved, names = io.BytesIO(), ("policy", "policy.optimizer", "policy.termination_optimizer")
     save_to_zip_file(saved, data, {name: state.state_dict() for name, state in zip(names, states, strict=True)})
     saved.seek(0)
@@ -201,16 +217,8 @@ def _read(path: ModelPath) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     return content, arrays
 
 
-def _damaged(path: ModelPath, error: Exception) -> ValueError:
-    return ValueError(f"{path} is damaged, or no export ({type(error).__name__}: {error}).")
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, dict):
-        return all(isinstance(key, str) and _is_plain(part) for key, part in value.items())
-    if isinstance(value, (list, tuple)):
-        return all(map(_is_plain, value))
-    return value is None or isinstance(value, (bool, int, float, str))
+def _damaged(path: ModelPath, error: Exception, or_else: str = "") -> ValueError:
+    return ValueError(f"{path} is damaged, or no export{or_else} ({type(error).__name__}: {error}).")
 
 
 def _describe_source(source: SourcePolicy, arrays: dict[str, np.ndarray], prefix: str) -> dict[str, Any]:
@@ -220,12 +228,12 @@ def _describe_source(source: SourcePolicy, arrays: dict[str, np.ndarray], prefix
     return {
         "name": source.name,
         "policy": _describe_policy(source.policy, arrays, prefix, source.name),
-        "normalizer": _describe_normalizer(getattr(source.act, "normalizer", None), arrays, prefix, source.name),
+        "normalizer": describe_normalizer(getattr(source.act, "normalizer", None), arrays, prefix, source.name),
     }
 
 
 def _build_source(description: dict[str, Any], arrays: dict[str, np.ndarray], prefix: str) -> SourcePolicy:
-    normalizer = _build_normalizer(description["normalizer"], arrays, prefix)
+    normalizer = build_normalizer(description["normalizer"], arrays, prefix)
     return _source_of(_build_policy(description["policy"], arrays, prefix), str(description["name"]), normalizer)
 
 
@@ -259,8 +267,8 @@ def _describe_policy(given: BasePolicy, arrays: dict[str, np.ndarray], prefix: s
         )
     description: dict[str, Any] = {
         "kind": kind,
-        "observation_space": _describe_space(policy.observation_space, arrays, f"{prefix}/observations", name),
-        "action_space": _describe_space(policy.action_space, arrays, f"{prefix}/actions", name),
+        "observation_space": describe_space(policy.observation_space, arrays, f"{prefix}/observations", name),
+        "action_space": describe_space(policy.action_space, arrays, f"{prefix}/actions", name),
         "activation_fn": policy.activation_fn.__name__,
         "features_extractor": policy.features_extractor_class.__name__,
         "features_extractor_kwargs": policy.features_extractor_kwargs,
@@ -270,8 +278,8 @@ def _describe_policy(given: BasePolicy, arrays: dict[str, np.ndarray], prefix: s
         options: OptionSet = policy.options
         description["arguments"] |= {"execution": policy.execution_mode, "margin": policy.margin}
         description["options"] = {
-            "observation_space": _describe_space(options.observation_space, arrays, f"{prefix}/emitted", name),
-            "normalizer": _describe_normalizer(options.normalizer, arrays, f"{prefix}/emitted", name),
+            "observation_space": describe_space(options.observation_space, arrays, f"{prefix}/emitted", name),
+            "normalizer": describe_normalizer(options.normalizer, arrays, f"{prefix}/emitted", name),
             "sources": [_describe_source(source, arrays, f"{prefix}/{i}") for i, source in enumerate(options.sources)],
         }
     arrays |= {f"{prefix}/{key}": value.detach().cpu().numpy() for key, value in policy.state_dict().items()}
@@ -307,66 +315,30 @@ def _network_arguments(description: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _build_policy(description: dict[str, Any], arrays: dict[str, np.ndarray], prefix: str) -> Any:
+def _build_policy(
+    description: dict[str, Any], arrays: dict[str, np.ndarray], prefix: str, others: dict[str, Any] | None = None
+) -> Any:
     """
     :param description: what ``_describe_policy`` returned
     :param arrays: the parameters
     :param prefix: what their names begin with
+    :param others: arguments in place of those that were described
     :return: the policy
     """
     kind = description["kind"]
-    observation_space = _build_space(description["observation_space"], arrays, f"{prefix}/observations")
-    action_space = _build_space(description["action_space"], arrays, f"{prefix}/actions")
+    observation_space = build_space(description["observation_space"], arrays, f"{prefix}/observations")
+    action_space = build_space(description["action_space"], arrays, f"{prefix}/actions")
     known = {*PLAIN_ARGUMENTS[kind], *(("execution", "margin") if kind == "caps" else ())}
     arguments = {key: value for key, value in description["arguments"].items() if key in known}
     arguments |= _network_arguments(description)
     if kind == "caps":
         given = description["options"]
         sources = [_build_source(source, arrays, f"{prefix}/{i}") for i, source in enumerate(given["sources"])]
-        emitted = _build_space(given["observation_space"], arrays, f"{prefix}/emitted")
+        emitted = build_space(given["observation_space"], arrays, f"{prefix}/emitted")
         arguments["options"] = OptionSet(sources, emitted, action_space)
-        arguments["options"].normalizer = _build_normalizer(given["normalizer"], arrays, f"{prefix}/emitted")
-    policy = pkgutil.resolve_name(POLICIES[kind])(observation_space, action_space, lambda _: 1e-4, **arguments)
+        arguments["options"].normalizer = build_normalizer(given["normalizer"], arrays, f"{prefix}/emitted")
+    policy = pkgutil.resolve_name(POLICIES[kind])(
+        observation_space, action_space, lambda _: 1e-4, **{**arguments, **(others or {})}
+    )
     policy.load_state_dict({key: th.as_tensor(arrays[f"{prefix}/{key}"]) for key in policy.state_dict()})
     return policy
-
-
-def _describe_space(space: spaces.Space, arrays: dict[str, np.ndarray], prefix: str, name: str) -> dict[str, Any]:
-    if isinstance(space, spaces.Discrete) and space.start == 0:
-        return {"n": int(space.n)}
-    if type(space) is not spaces.Box:
-        raise ValueError(f"'{name}' is for {space}, and cannot be exported: save it.")
-    arrays |= {f"{prefix}/low": space.low, f"{prefix}/high": space.high}
-    return {}
-
-
-def _build_space(description: dict[str, Any], arrays: dict[str, np.ndarray], prefix: str) -> Any:
-    if "n" in description:
-        return spaces.Discrete(int(description["n"]))
-    low, high = arrays[f"{prefix}/low"], arrays[f"{prefix}/high"]
-    return spaces.Box(low, high, low.shape, low.dtype.type)
-
-
-def _describe_normalizer(
-    normalizer: ObservationNormalizer | None, arrays: dict[str, np.ndarray], prefix: str, name: str
-) -> dict[str, float] | None:
-    if normalizer is None or not normalizer.statistics.norm_obs:
-        return None
-    statistics = normalizer.statistics
-    if type(statistics) is not VecNormalize or not isinstance(statistics.obs_rms, RunningMeanStd):
-        raise ValueError(f"The normalisation of '{name}' is a {type(statistics).__name__} and cannot be exported.")
-    arrays |= {f"{prefix}/mean": statistics.obs_rms.mean, f"{prefix}/var": statistics.obs_rms.var}
-    return {"epsilon": float(statistics.epsilon), "clip_obs": float(statistics.clip_obs)}
-
-
-def _build_normalizer(
-    description: dict[str, float] | None, arrays: dict[str, np.ndarray], prefix: str
-) -> ObservationNormalizer | None:
-    if description is None:
-        return None
-    moments = RunningMeanStd()
-    moments.mean, moments.var = arrays[f"{prefix}/mean"], arrays[f"{prefix}/var"]
-    numbers = {key: float(description[key]) for key in ("epsilon", "clip_obs")}
-    normalizer = ObservationNormalizer.__new__(ObservationNormalizer)
-    normalizer.__setstate__({"obs_rms": moments, "norm_obs": True, "norm_obs_keys": None, "training": False, **numbers})
-    return normalizer

@@ -78,7 +78,7 @@ def write_pickle(path: str | pathlib.Path | io.BufferedIOBase, content: Any) -> 
 def read_pickle(path: str | pathlib.Path | io.BufferedIOBase) -> Any:
     """
     Read what ``write_pickle`` or SB3's ``save_to_pkl`` wrote. Like every pickle it may run code: read only files that
-    you trust. One that is damaged is refused before anything of it is run, where it has a checksum.
+    you trust. One that is damaged is refused, before anything of it is run where its checksum can be read.
 
     :param path: the file, with or without ``.pkl``, or an open file
     :return: what was written
@@ -86,9 +86,11 @@ def read_pickle(path: str | pathlib.Path | io.BufferedIOBase) -> Any:
     file = open_path(path, "r", verbose=0, suffix="pkl")
     try:
         start = file.tell()
-        _check_checksum(file, start)
+        checked = _check_checksum(file, start)
         file.seek(start)
         content = pickle.load(file)
+        if not checked and file.read(1):
+            raise ValueError("what follows its content is no checksum")
     except Exception as error:  # there is nothing that a pickle with other bits in it may not raise
         raise ValueError(f"{path} is damaged, or was never saved here ({type(error).__name__}: {error}).") from error
     finally:
@@ -116,20 +118,21 @@ class _ChecksumWriter:
         return self.file.write(data)
 
 
-def _check_checksum(file: io.BufferedIOBase, start: int) -> None:
+def _check_checksum(file: io.BufferedIOBase, start: int) -> bool:
     """
     Refuse a file with a checksum that is not that of its content. SB3's have none.
 
     :param file: a file
     :param start: where the content begins
+    :return: whether there is a checksum
     """
     end = file.seek(0, os.SEEK_END) - _CHECKSUM.size
     if end < start:
-        return
+        return False
     file.seek(end)
     word, expected = _CHECKSUM.unpack(file.read(_CHECKSUM.size))
     if word != _WORD:
-        return
+        return False
     file.seek(start)
     found, left = 0, end - start
     while left:
@@ -137,6 +140,7 @@ def _check_checksum(file: io.BufferedIOBase, start: int) -> None:
         found, left = zlib.crc32(chunk, found), left - len(chunk)
     if found != expected:
         raise ValueError("its checksum is that of another content")
+    return True
 
 
 def partial_path(path: pathlib.Path) -> pathlib.Path:
