@@ -88,6 +88,7 @@ class SlowRule:
         self.model, self.buffer = model, model.replay_buffer
         self.gamma, self.n_sources = 0.99, len(SOURCES)
         self.scale = self.largest_return()
+        self.given_up = set(np.flatnonzero(model.policy.standings.numpy() < 0).tolist())
 
     def largest_return(self) -> float:
         """The largest discounted sum of rewards since the start of an episode."""
@@ -118,9 +119,9 @@ class SlowRule:
         return int(SOURCES[option](state.numpy())[0]) if option < self.n_sources else option - self.n_sources
 
     def of_options(self, outputs: th.Tensor, state: th.Tensor) -> th.Tensor:
-        """Q_O(s, i) = Q(s, π_i(s)) + D_i(s), and Q(s, a) for a primitive: likewise for terminations."""
+        """Q_O(s, i) = Q(s, π_i(s)) + D_i(s), where D_i alone learns, and Q(s, a) for a primitive; so for β."""
         q = outputs[self.n_sources :]
-        sources = [q[self.action(i, state)] + outputs[i] for i in range(self.n_sources)]
+        sources = [q[self.action(i, state)].detach() + outputs[i] for i in range(self.n_sources)]
         return th.stack([*sources, *q])
 
     def values(self, network: Any, state: th.Tensor) -> th.Tensor:
@@ -141,7 +142,7 @@ class SlowRule:
                 state = self.state(step)
                 values, beta = self.values(self.model.q_net, state), self.terminations(state)
                 for option in range(self.n_sources + 3):
-                    if self.action(option, state) == self.buffer.actions[step]:
+                    if option not in self.given_up and self.action(option, state) == self.buffer.actions[step]:
                         losses.append(F.smooth_l1_loss(values[option], th.tensor(target(t, option))))
                     # Whether the action that it takes is not the best one
                     actions = values[self.n_sources :]
@@ -159,7 +160,8 @@ class SlowRule:
                 return reward
             state = self.state(steps[t], after=True)
             with th.no_grad():
-                greedy = int(self.values(self.model.q_net, state).argmax())
+                values = self.values(self.model.q_net, state)
+                greedy = max(set(range(len(values))) - self.given_up, key=lambda o: float(values[o]))
                 frozen = self.values(self.model.q_net_target, state)
 
             def value(o: int) -> float:
@@ -182,6 +184,8 @@ def with_defaults() -> CAPS:
     model = CAPS("MlpPolicy", env, seed=3, source_policies=SOURCES, learning_starts=400)
     model.learn(400)
     model.set_logger(configure(None, []))
+    # One source is given up
+    model.policy.standings.copy_(th.tensor([0, -1, 1][: len(SOURCES)]))
     th.manual_seed(1)
     with th.no_grad():
         for parameter in [*model.q_net.parameters(), *model.q_net_target.parameters()]:
