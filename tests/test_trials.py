@@ -258,18 +258,18 @@ def test_nothing_to_check_where_nothing_was_kept(monkeypatch: pytest.MonkeyPatch
 
 def test_sources_beside_exploring() -> None:
     trials = after(3, [[1.0, 1.4], [0.0, 0.0], [9.0]])
-    assert trials.standings().tolist() == [0, 0, 0], "exploring is not known yet"
+    assert trials.standings.tolist() == [0, 0, 0], "exploring is not known yet"
     for each in (1.0, 1.0, 1.1, 0.9):
         episode(trials, LEARNING, each)
-    assert trials.standings().tolist() == [0, 0, 0]
+    assert trials.standings.tolist() == [0, 0, 0]
     episode(trials, LEARNING, 1.0)
     # 1.2 and 1 differ by more than a standard error of 0.14; of the third one trial is too few
-    assert trials.standings().tolist() == [1, -1, 0]
+    assert trials.standings.tolist() == [1, -1, 0]
     for each in (1.2, 1.3, 1.2, 1.3) * 4:
         episode(trials, LEARNING, each)
     assert len(trials.exploring_returns) == 20
     # The mean of the first twenty is 1.1875
-    assert trials.standings().tolist() == [0, -1, 0]
+    assert trials.standings.tolist() == [0, -1, 0]
 
 
 def test_what_stretches_of_sources_bring() -> None:

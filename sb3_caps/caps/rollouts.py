@@ -211,7 +211,7 @@ class OptionCollector(PolicyReuseAlgorithm):
             remaining = self._total_timesteps - self.num_timesteps
             self._trials.start_episodes(starts, epsilon, warm_up, remaining, steps)
             if isinstance(self._exploration, DrawnDurations):
-                self._exploration.adapt(self._trials.gain_of_mixing(), self._trials.standings() >= 0)
+                self._exploration.adapt(self._trials.gain_of_mixing(), self._trials.standings >= 0)
         self._exploration.start_episodes(starts)
 
     def _greedy_options(self, values: np.ndarray, beta: np.ndarray) -> np.ndarray:
@@ -321,7 +321,7 @@ class OptionCollector(PolicyReuseAlgorithm):
                 self.policy.q_net_kept.load_state_dict(self.policy.acting_net.state_dict())
             if dones.any() or len(self._trials.overdue()):
                 self.policy.acts_by.fill_(self._trials.acts_by())
-                self.policy.standings.copy_(th.as_tensor(self._trials.standings()))
+                self.policy.standings.copy_(th.as_tensor(self._trials.standings))
                 self._nothing_found = self._trials.nothing_found()
 
     def _learn_terminations(self) -> None:

@@ -66,6 +66,8 @@ class Trials:
         self.learner_rewards: deque[float] = deque(maxlen=RECENT)
         self.kept_rewards: list[float] = []
         self.checked_rewards: list[float] = []
+        # Of each source: 1 where it does better than exploring, -1 where it does worse, 0 where neither is known
+        self.standings = np.zeros(n_sources, dtype=np.int8)
         self.source_steps, self.steps = 0, 0
         self._resize(0)
 
@@ -147,6 +149,7 @@ class Trials:
                 self.plain_returns.append(float(of_return))
                 if len(self.exploring_returns) < EXPLORING:
                     self.exploring_returns.append(float(of_return))
+                    self._update_standings()
             elif role == CHECKING:
                 self.checked_returns.append(float(of_return))
                 self.checked_rewards.append(float(of_reward))
@@ -160,6 +163,7 @@ class Trials:
                 self.source_returns[role].append(float(of_return))
                 self.source_rewards[role].append(float(of_reward))
                 self.source_steps += int(length)
+                self._update_standings()
         return better
 
     def _keep(self) -> bool:
@@ -187,18 +191,12 @@ class Trials:
         """
         return [*self.learner_returns, *self.returns[self.overdue()].tolist()]
 
-    def standings(self) -> np.ndarray:
-        """
-        :return: for each source 1 where it does better than exploring, -1 where it does worse, and 0 where neither is
-            known
-        """
+    def _update_standings(self) -> None:
         exploring = self.exploring_returns
-        found = np.zeros(self.n_sources, dtype=np.int8)
         for i, returns in enumerate(self.source_returns):
             if len(exploring) >= FEWEST_EXPLORING and len(returns) >= FEWEST_TRIALS:
-                found[i] = int(_above(returns, exploring, ABOVE_EXPLORING))
-                found[i] -= int(_above(exploring, returns, BELOW_EXPLORING))
-        return found
+                better = _above(returns, exploring, ABOVE_EXPLORING)
+                self.standings[i] = int(better) - int(_above(exploring, returns, BELOW_EXPLORING))
 
     def gain_of_mixing(self) -> float:
         """
