@@ -88,7 +88,7 @@ class Trials:
         :param remaining: how many steps of the run are to come
         :param steps: how many it has
         """
-        needed = CHECKED_EPISODES * len(starts) * np.mean(self.learner_lengths or [0])
+        needed = CHECKED_EPISODES * len(starts) * float(np.mean(self.learner_lengths or [0]))
         share = min(max(CHECKED_SHARE, needed / max(steps, 1)), LARGEST_CHECKED_SHARE)
         checking = remaining <= share * steps and len(self.kept_returns) > 0
         if not checking:
