@@ -6,7 +6,7 @@ from typing import Any
 
 from stable_baselines3.dqn import DQN
 
-from sb3_caps import CAPS, OPSTL, PRQL
+from sb3_caps import CAPS, OPSTL, PAPER, PRQL
 from sb3_caps.common.settings import algorithm_arguments, settings
 from sb3_caps.envs.monster_kong import TARGETS
 from sb3_caps.envs.monster_kong.env import HORIZON
@@ -59,7 +59,7 @@ class Method:
     :param label: what figures call it
     :param sources: ``"task"`` for the sources of the task, ``"none"`` or ``"useless"``
     :param arguments: on top of the preset's
-    :param without: arguments that go back to their defaults, with a dot between a group and what is in it
+    :param without: arguments that go back to the paper's, with a dot between a group and what is in it
     :param source_features: whether it observes the features of the sources in place of pixels
     """
 
@@ -142,7 +142,10 @@ def arguments_of(config: dict[str, Any]) -> dict[str, Any]:
     arguments = algorithm_arguments(entry_of(config), config["steps"]) | method.arguments
     for name in method.without:
         group, _, part = name.rpartition(".")
-        (arguments[group] if group else arguments).pop(part, None)
+        of_run, of_paper = (arguments[group], PAPER[group]) if group else (arguments, PAPER)
+        of_run.pop(part, None)
+        if part in of_paper:
+            of_run[part] = of_paper[part]
     # No larger than it can get: it is part of every checkpoint
     arguments["buffer_size"] = min(arguments["buffer_size"], config["steps"])
     if method.learns_from(config["observation"]) == "features":

@@ -21,7 +21,7 @@ from sb3_caps.studies.shared.runs import Run
 
 # Pixels that an arrow of the trajectory is long at least: one for each step could not be seen
 ARROW_PIXELS = 12
-# The share of a value at which the colours of the map end: interruption begins at 1%
+# The share of a value at which the colours of the map end
 MOST_LOST = 0.2
 
 
