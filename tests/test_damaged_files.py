@@ -168,6 +168,20 @@ def test_checkpoints_of_the_grid(tmp_path: Path, capsys: pytest.CaptureFixture[s
     print(f"checkpoint of the grid study: set aside {n_aside} times of {100 * TIMES}")
 
 
+def test_a_directory_that_hides_an_array(tmp_path: Path) -> None:
+    file = tmp_path / "result.npz"
+    np.savez_compressed(file, returns=np.arange(500), tables=np.ones((20, 20)))
+    content = bytearray(file.read_bytes())
+    first = content.index(b"PK\1\2")
+    second = content.index(b"PK\1\2", first + 1)
+    # The second entry becomes the comment of the first one
+    content[first + 32 : first + 34] = (content.index(b"PK\5\6") - second).to_bytes(2, "little")
+    file.write_bytes(content)
+    with np.load(file) as arrays:
+        assert arrays.files == ["returns"]
+    assert check_file(file) == "1 of 2 entries in it are found"
+
+
 def test_results(tmp_path: Path) -> None:
     """Text has no checksum: what is still a table of numbers may be another one, but nothing else comes through."""
     rows = [{"steps": 100.0 * i, "share": i / 7} for i in range(20)]

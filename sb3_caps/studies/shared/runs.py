@@ -1,6 +1,7 @@
 """One run of a study: its folder, what it leaves there, and what becomes of files that are damaged."""
 
 import json
+import os
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -70,8 +71,16 @@ def check_file(file: Path) -> str | None:
             json.loads(file.read_text())
         elif file.suffix in (".zip", ".npz"):
             with zipfile.ZipFile(file) as opened:
-                broken = opened.testzip()
-            return None if broken is None else f"{broken} in it is damaged"
+                broken, n_entries = opened.testzip(), len(opened.infolist())
+            if broken is not None:
+                return f"{broken} in it is damaged"
+            # A directory with other bits in it may hide entries: its end, 22 bytes, tells their number
+            with file.open("rb") as raw:
+                raw.seek(-22, os.SEEK_END)
+                end = raw.read()
+            expected = int.from_bytes(end[10:12], "little")
+            if end.startswith(b"PK\5\6") and n_entries != expected:
+                return f"{n_entries} of {expected} entries in it are found"
     except Exception as error:  # there is nothing that a zip file with other bits in it may not raise
         return str(error) or type(error).__name__
     return None
