@@ -1,5 +1,6 @@
 """The reuse suite: tasks and worlds, statistics by hand, and the command from end to end."""
 
+import argparse
 import json
 import os
 import pickle
@@ -7,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from stable_baselines3 import DQN
 from sb3_caps.commands import main
 from sb3_caps.common.evaluation import discounted_returns
 from sb3_caps.common.settings import settings
-from sb3_caps.studies.reuse import CONDITIONS, TASKS, Task, get_task, make_sources, register_task
+from sb3_caps.studies.reuse import CONDITIONS, TASKS, Task, get_task, make_sources, register_task, study
 from sb3_caps.studies.reuse.catalogue import FAMILIES, MAPS
 from sb3_caps.studies.reuse.references import Alone, Random, mean_return
 from sb3_caps.studies.reuse.report import Result, is_below, overall_table
@@ -36,6 +38,29 @@ from sb3_caps.studies.reuse.worlds.errands import Errands
 
 get_task("grid-g")  # registers all tasks
 ALL, PLANNED = list(TASKS), [name for name, task in TASKS.items() if task.optimum is not None]
+
+
+# --- what is run ---
+
+
+def test_what_the_suite_runs() -> None:
+    """Every method with helpful sources, other sources for CAPS, more seeds for what is compared, fewer where long."""
+    parser = argparse.ArgumentParser()
+    study.add_arguments(parser)
+
+    def runs(task: str, *given: str) -> dict[tuple[str, str], int]:
+        found = study.planned(parser.parse_args(list(given)), [task], Path())
+        return dict(Counter((run.config["method"], run.config["sources"]) for run in found))
+
+    assert runs("grid-g") == {
+        ("dqn", "none"): 10,
+        ("caps", "helpful"): 10,
+        **{("caps", condition): 3 for condition in ("useless", "harmful", "mixed", "best")},
+        ("caps-none", "none"): 10,
+        **{(method, "helpful"): 5 for method in ("caps-paper", "prql", "ops-tl", "jump-start", "qdagger")},
+    }
+    assert runs("kong-g1") == {("dqn", "none"): 3, ("caps", "helpful"): 3, ("caps-none", "none"): 3}
+    assert runs("kong-g1", "--method", "prql", "--seeds", "1", "2") == {("prql", "helpful"): 2}
 
 
 # --- tasks and sources ---

@@ -19,8 +19,10 @@ from sb3_caps.studies.shared.scheduler import finished_runs, run_missing, this_c
 SEEDS, MANY_SEEDS, FEW_SEEDS = range(5), range(10), range(3)
 COMPARED_WITH = ("dqn", "caps", "caps-none")
 OTHER_CONDITIONS = ("useless", "harmful", "mixed", "best")
-# Different kinds of tasks that need no training beforehand
-QUICK_TASKS = ("grid-g-prime", "kong-b-diamond", "delivery")
+# Kinds of tasks that take more steps than all others together: the comparison alone, with few seeds
+LONG_KINDS = ("kong",)
+# Tasks that need no training beforehand
+QUICK_TASKS = ("grid-g-prime", "grid-changed", "key-door")
 QUICK_METHODS = ("dqn", "caps", "caps-none", "jump-start", "qdagger")
 
 
@@ -93,25 +95,28 @@ def planned(args: argparse.Namespace, tasks: list[str], trained: Path) -> Iterat
     """
     methods = args.method or (QUICK_METHODS if args.quick else tuple(settings("reuse", "methods")))
     for task in tasks:
+        long = get_task(task).kind in LONG_KINDS
         for method in methods:
+            if long and args.method is None and method not in COMPARED_WITH:
+                continue
             conditions = args.sources or ["helpful"]
-            if args.sources is None and method == "caps" and not args.quick:
+            if args.sources is None and method == "caps" and not (args.quick or long):
                 conditions = ["helpful", *OTHER_CONDITIONS]
             if not get_method(method).sources:
                 conditions = ["none"]
             for condition in conditions:
-                for seed in args.seeds or default_seeds(method, condition, args.quick):
+                for seed in args.seeds or default_seeds(method, condition, args.quick or long):
                     yield make_run(args.results, task, method, condition, seed, trained, args.steps)
 
 
-def default_seeds(method: str, condition: str, quick: bool) -> range:
+def default_seeds(method: str, condition: str, few: bool) -> range:
     """
     :param method: its name
     :param condition: the sources
-    :param quick: whether the user has little time
+    :param few: whether few have to do
     :return: the seeds
     """
-    if quick or condition in OTHER_CONDITIONS:
+    if few or condition in OTHER_CONDITIONS:
         return FEW_SEEDS
     return MANY_SEEDS if method in COMPARED_WITH else SEEDS
 
