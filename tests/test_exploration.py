@@ -32,7 +32,7 @@ def shares(options: np.ndarray, n_options: int = 5) -> np.ndarray:
 
 @pytest.mark.parametrize(
     ("share", "gain", "expected"),
-    [(0.25, None, 0.25), (0.25, 0.5, 0.25), (0.25, 1.0, 0.5), (0.25, 0.1, 0.05), (0.25, 0.0, 0.0), (1.0, 0.8, 1.0)],
+    [(0.25, None, 0.25), (0.25, 0.5, 0.25), (0.25, 1.0, 0.5), (0.25, 0.4, 0.1024), (0.25, 0.0, 0.0), (1.0, 0.8, 1.0)],
 )
 def test_there_are_as_many_mixed_episodes_as_they_are_good(share: float, gain: float | None, expected: float) -> None:
     np.testing.assert_allclose(started(share=share, gain=gain).mixed.mean(), expected, atol=0.015)

@@ -125,7 +125,13 @@ class SlowRule:
         return th.stack([*sources, *q])
 
     def values(self, network: Any, state: th.Tensor) -> th.Tensor:
-        return self.of_options(network.q_net(state)[0], state)
+        hidden = network.q_net[:-1](state)
+        # Sources take the hidden layers as they are
+        outputs = [
+            network.q_net[-1](hidden.detach())[0, : self.n_sources],
+            network.q_net[-1](hidden)[0, self.n_sources :],
+        ]
+        return self.of_options(th.cat(outputs), state)
 
     def terminations(self, state: th.Tensor) -> th.Tensor:
         network = self.model.q_net

@@ -95,7 +95,10 @@ class DrawnDurations:
         for age in self.ages[starts & (self.ages > 0)]:
             self.n_episodes += 1
             self.episode_length += (age - self.episode_length) * max(0.02, 1 / self.n_episodes)
-        drawn = np.random.random(len(starts)) < 2.0 * self.gain * self.share
+        factor = 2.0 * self.gain
+        # Rare successes differ little in their ranks: what does worse is soon left, by the fourth power
+        share = self.share * (factor if factor > 1 else factor**4)
+        drawn = np.random.random(len(starts)) < share
         self.mixed = np.where(starts, drawn & (len(self.drawn_sources) > 0), self.mixed)
         self.sources[starts], self.left[starts], self.ages[starts] = -1, 0, 0
 

@@ -102,10 +102,14 @@ class OptionQNetwork(QNetwork):
     def forward(self, obs: PyTorchObs) -> OptionEstimates:  # type: ignore[override]
         """
         :param obs: Observations
-        :return: option values and terminations. The loss of one head does not reach the other: β's stops at the head.
+        :return: option values and terminations. What is learned of actions shapes the layers below; β and, where they
+            share the values of actions, the values of sources take them as they are, so that bad sources do no harm.
         """
         hidden = self.q_net[:-1](self.extract_features(obs, self.features_extractor))
-        return OptionEstimates(self.q_net[-1](hidden), self.termination_logits(hidden.detach()))
+        values, frozen = self.q_net[-1](hidden), hidden.detach()
+        if self.n_shared:
+            values = th.cat([self.q_net[-1](frozen)[:, : self.n_shared], values[:, self.n_shared :]], dim=1)
+        return OptionEstimates(values, self.termination_logits(frozen))
 
     def termination_logits(self, hidden: th.Tensor) -> th.Tensor:
         """
