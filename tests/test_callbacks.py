@@ -63,14 +63,14 @@ def test_every_tag_is_in_the_event_file(tmp_path: Path) -> None:
     events = read_events(tmp_path)
     tags = events.Tags()
     names = ["balance", "push_left", "action_0", "action_1"]
-    assert set(tags["histograms"]) == {f"options/termination_histogram/{name}" for name in names}
+    assert set(tags["histograms"]) == {f"per_option/termination_histogram/{name}" for name in names}
     assert set(tags["images"]) == {"options/timeline", "options/rewards"}
-    assert {f"options/share/{name}" for name in names} | {f"options/termination/{name}" for name in names} <= set(
+    assert {f"per_option/share/{name}" for name in names} | {f"per_option/termination/{name}" for name in names} <= set(
         tags["scalars"]
     )
     # Every 200 steps, and at the end
     assert [image.step for image in events.Images("options/timeline")] == [200, 400, 500]
-    histogram = events.Histograms("options/termination_histogram/balance")[0].histogram_value
+    histogram = events.Histograms("per_option/termination_histogram/balance")[0].histogram_value
     # All states, on an axis from 0 to 1
     assert histogram.num == sum(histogram.bucket) == 64
     assert (histogram.min, histogram.max) == (0, 1)
@@ -169,7 +169,9 @@ def test_timeline_has_a_line_for_each_source_and_used_primitive() -> None:
     assert starts == [[0, 1, 5], [], [2, 3, 4]]
     assert bottom.patches[0].get_data().values.tolist() == [0.1, 0.1, 0.9, 0.9, 0.9, 0.1]
     assert bottom.get_ylim() == (0, 1)
-    assert "return 6 in 6 steps" in top.get_title()
+    assert top.get_title() == "return 6 in 6 steps"
+    alone = draw_timeline(episode, ["a", "b", "action_0", "action_1"], n_sources=2, alone=0)
+    assert alone.axes[0].get_title() == "a acts alone: return 6 in 6 steps"
 
 
 def test_actions_have_the_names_that_the_environment_gives_them() -> None:

@@ -94,6 +94,15 @@ def test_the_recording_is_what_evaluation_sees() -> None:
         # The state at the end has a picture, too
         assert len(episode["frames"]) == length + 1
     assert found["map"] is None
+    assert found["ending"].startswith("Here balance acts alone")
+
+
+def test_the_page_says_when_options_end() -> None:
+    env = gym.make("CartPole-v1")
+    assert "a source where another option's value is higher" in recording(cart_pole(), env, max_steps=2)["ending"]
+    model = CAPS("MlpPolicy", "CartPole-v1", source_policies=[balance], termination=0.5)
+    found = recording(model, env, max_steps=2)
+    assert found["ending"] == "Here an option ends from 0.5 on."
 
 
 def test_the_last_picture_is_of_the_last_state() -> None:
@@ -238,6 +247,7 @@ def test_a_browser_shows_a_step(tmp_path: Path) -> None:
     file.write_text(page(found, SLASHED), "utf-8")
     html, episode = dom(file, "2,3"), found["episodes"][1]
     assert ">step 3 of 6<" in html
+    assert f'id="ending">{found["ending"]}<' in html
     name = found["options"][episode["options"][3]]["name"].replace("&", "&amp;").replace("<", "&lt;")
     assert f">{name.replace('>', '&gt;')}</b>" in html
     assert f"Action: {found['actions'][episode['actions'][3]]}, reward 0" in html

@@ -200,7 +200,7 @@ def test_logs_name_the_sources(algorithm: type[Any]) -> None:
 
     model.set_logger(Recorder(None, []))
     model.learn(400)
-    shares = [logged[f"options/share/{name}"] for name in ("go_left", "go_right", "learned")]
+    shares = [logged[f"per_option/share/{name}"] for name in ("go_left", "go_right", "learned")]
     assert sum(shares) == pytest.approx(1)
     assert logged["options/source_share"] == pytest.approx(sum(shares[:2]))
     for name in model.arm_names:

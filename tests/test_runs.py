@@ -162,10 +162,10 @@ def test_logs(arguments: dict[str, Any], tmp_path: Path) -> None:
     model.learn(600, log_interval=4)
     rows = [json.loads(line) for line in (tmp_path / "progress.json").read_text().splitlines()]
     last = rows[-1]
-    shares = [last[f"options/share/{name}"] for name in model.options.names]
+    shares = [last[f"per_option/share/{name}"] for name in model.options.names]
     assert sum(shares) == pytest.approx(1.0)
     assert last["options/source_share"] == pytest.approx(sum(shares[:2]))
-    assert all(0 < last[f"options/termination/{name}"] < 1 for name in model.options.names)
+    assert all(0 < last[f"per_option/termination/{name}"] < 1 for name in model.options.names)
     assert 1 <= last["options/mean_length"] < 9
     assert 1 <= last["options/mean_agreement"] <= 3
     assert 0 < last["rollout/exploration_rate"] <= 1
@@ -185,7 +185,7 @@ def test_statistics_by_hand() -> None:
     model.learn(60, log_interval=10**6)
     statistics = model._statistics
     statistics.record(logger, model.options.names, 1)
-    assert logger.name_to_value["options/share/go_left"] == 1.0
+    assert logger.name_to_value["per_option/share/go_left"] == 1.0
     assert logger.name_to_value["options/mean_length"] == 5.0
     assert logger.name_to_value["options/mean_agreement"] == 2.0
     assert logger.name_to_value["options/mean_termination"] == 0.0

@@ -258,7 +258,7 @@ def test_tensorboard_of_a_run(folder: Path) -> None:
     events = {run.name: EventAccumulator(str(run)).Reload() for run in (folder / "tb" / "CartPole-v1").iterdir()}
     assert events.keys() == {"CAPS_1", "DQN_1"}
     assert events["CAPS_1"].Tags()["images"] == ["options/timeline"]
-    assert "options/termination_histogram/balance" in events["CAPS_1"].Tags()["histograms"]
+    assert "per_option/termination_histogram/balance" in events["CAPS_1"].Tags()["histograms"]
     for event in events.values():
         assert "_hparams_/session_start_info" in event.summary_metadata
 

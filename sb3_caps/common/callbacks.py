@@ -90,7 +90,7 @@ class OptionMonitor(HyperparameterLog):
     Shows in TensorBoard what CAPS does with its options:
 
     - histograms of each option's termination over the states that training has come through lately
-      (``options/termination_histogram/<name>``)
+      (``per_option/termination_histogram/<name>``)
     - the timeline of active options of an evaluation episode (``options/timeline``)
     - whatever ``draw`` draws (``options/<name>``)
     - hyperparameters, in the HParams tab
@@ -151,7 +151,7 @@ class OptionMonitor(HyperparameterLog):
         names = self.model.options.names  # type: ignore[attr-defined]
         terminations = np.concatenate([self._terminations(states) for states in self._states])
         for i, name in enumerate(names):
-            self._write_histogram(f"options/termination_histogram/{name}", terminations[:, i])
+            self._write_histogram(f"per_option/termination_histogram/{name}", terminations[:, i])
         figures: dict[str, Any] = {}
         if self.eval_env is not None:
             if isinstance(self.eval_env, VecNormalize):
@@ -159,7 +159,8 @@ class OptionMonitor(HyperparameterLog):
             episode = run_episode(self.model, self.eval_env)
             n_sources = self.model.options.n_sources  # type: ignore[attr-defined]
             labels = option_labels(names, n_sources, action_names(self.eval_env))
-            figures["timeline"] = draw_timeline(episode, labels, n_sources)
+            acts_by = int(self.model.policy.acts_by)  # type: ignore[arg-type]
+            figures["timeline"] = draw_timeline(episode, labels, n_sources, acts_by if acts_by >= 0 else None)
             if self.draw is not None:
                 figures.update(self.draw(self.model, episode))
         self._write({f"options/{name}": Figure(figure, close=True) for name, figure in figures.items()})
@@ -221,19 +222,21 @@ def run_episode(model: Any, env: VecEnv, max_steps: int | None = None) -> Episod
     return Episode(observations, actions, options, values, terminations, rewards, infos)
 
 
-def draw_timeline(episode: Episode, names: list[str], n_sources: int) -> Any:
+def draw_timeline(episode: Episode, names: list[str], n_sources: int, alone: int | None = None) -> Any:
     """
     Draw which option was active when, and how likely it was to end.
 
     :param episode: the episode
     :param names: the names of all options, or what else to call them
     :param n_sources: how many of them are source policies
+    :param alone: the source that ``predict`` acts by, whatever its β is; None when it acts by the learner
     :return: a figure of Matplotlib
     """
     figures = require("matplotlib.figure", "studies")
     used = set(episode.options.tolist())
     # Every source has a line, also when it is not used; there may be many primitives
     rows = [i for i in range(len(names)) if i < n_sources or i in used]
+    short = [name if len(name) < 13 else f"{name[:11]}…" for name in names]
     steps = np.arange(len(episode.options))
     height = max(CARD[1], 1.7 + 0.2 * len(rows))
     figure = figures.Figure(figsize=(CARD[0], height), dpi=CARD_DPI, layout="constrained")
@@ -241,10 +244,12 @@ def draw_timeline(episode: Episode, names: list[str], n_sources: int) -> Any:
     for line, i in enumerate(rows):
         bars = [(step, 1) for step in steps[episode.options == i]]
         top.broken_barh(bars, (line - 0.45, 0.9), color=option_colour(i, n_sources), linewidth=0)
-    top.set_yticks(range(len(rows)), [names[i] if len(names[i]) < 13 else f"{names[i][:11]}…" for i in rows])
+    top.set_yticks(range(len(rows)), [short[i] for i in rows])
     top.set_ylim(len(rows) - 0.5, -0.5)
     top.grid(axis="y", alpha=0.3)
-    top.set_title(f"return {episode.rewards.sum():g} in {len(steps)} steps", fontsize=11)
+    outcome = f"return {episode.rewards.sum():g} in {len(steps)} steps"
+    # Else a reader wonders why a source goes on whose β is high
+    top.set_title(outcome if alone is None else f"{short[alone]} acts alone: {outcome}", fontsize=11)
     bottom.stairs(
         episode.terminations[steps, episode.options], np.arange(len(steps) + 1), color="0.2", baseline=None, linewidth=2
     )

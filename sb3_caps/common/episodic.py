@@ -285,7 +285,7 @@ class EpisodicReuseAlgorithm(PolicyReuseAlgorithm):
         if steps > 0:
             self.logger.record("options/source_share", self._steps_driven[:-1].sum() / steps)
             names = [*self.source_names, LEARNED]
-            self._record_by_name("options/share", names, self._steps_driven / steps)
+            self._record_by_name("per_option/share", names, self._steps_driven / steps)
         self._record_by_name("reuse/episodes", self.arm_names, self.episode_counts)
         self._record_by_name("reuse/gain", self.arm_names, self.mean_returns)
         self._steps_driven = np.zeros_like(self._steps_driven)

@@ -63,5 +63,5 @@ class OptionStatistics:
         if self.termination_steps:
             logger.record("train/termination_loss", self.termination_loss / self.termination_steps)
         for i, name in enumerate(names):
-            logger.record(f"options/share/{name}", self.steps[i] / total, exclude=NOT_ON_SCREEN)
-            logger.record(f"options/termination/{name}", self.termination[i] / total, exclude=NOT_ON_SCREEN)
+            logger.record(f"per_option/share/{name}", self.steps[i] / total, exclude=NOT_ON_SCREEN)
+            logger.record(f"per_option/termination/{name}", self.termination[i] / total, exclude=NOT_ON_SCREEN)

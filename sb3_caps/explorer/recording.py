@@ -96,10 +96,24 @@ def record(model: CAPS, env: VecEnv, camera: Camera, episodes: int, seed: int, m
             for i, label in enumerate(labels)
         ],
         "actions": labels[options.n_sources :],
+        "ending": _ending(model, labels),
         "frames": camera.pictures.addresses,
         "map": _map(model, camera),
         "episodes": recorded,
     }
+
+
+def _ending(model: CAPS, labels: list[str]) -> str:
+    """Why an option ends, or goes on, in these episodes."""
+    acts_by = int(model.policy.acts_by)
+    if acts_by >= 0:
+        return (
+            f"Here {labels[acts_by]} acts alone and never ends: the learner is not known to be better. "
+            "Values and β are the learner's."
+        )
+    if model.policy.execution.mode == "call-and-return":
+        return "Here an option ends from 0.5 on."
+    return "Here a single action ends after each step, a source where another option's value is higher by a margin."
 
 
 def _is_over(episode: Episode) -> bool:
