@@ -11,8 +11,10 @@ from stable_baselines3.common.torch_layers import FlattenExtractor
 from stable_baselines3.common.utils import obs_as_tensor
 from torch import nn
 
+from sb3_caps.caps.networks import OptionQNetwork
+
 if TYPE_CHECKING:
-    from sb3_caps.caps.policies import CAPSPolicy, OptionQNetwork
+    from sb3_caps.caps.policies import CAPSPolicy
 
 ACTIVATIONS: dict[type[nn.Module], Callable[[np.ndarray], np.ndarray]] = {
     nn.ReLU: lambda values: np.maximum(values, 0, out=values),
@@ -34,7 +36,7 @@ class ActingNetwork:
     :param network: which network of it, ``acting_net`` if None
     """
 
-    def __init__(self, policy: "CAPSPolicy", network: "OptionQNetwork | None" = None) -> None:
+    def __init__(self, policy: "CAPSPolicy", network: OptionQNetwork | None = None) -> None:
         self.policy, self.network, self.space = policy, network or policy.acting_net, policy.observation_space
         self.layers: list[tuple[np.ndarray, np.ndarray] | Callable[[np.ndarray], np.ndarray]] | None = None
         self.termination: tuple[np.ndarray, np.ndarray] | None = None
@@ -80,8 +82,6 @@ class ActingNetwork:
 
     def _is_plain(self) -> bool:
         """Whether this class knows all that the network does, from observations to values."""
-        from sb3_caps.caps.policies import OptionQNetwork
-
         network = self.network
         heads = [*network.q_net, network.termination_net]
         return (

@@ -13,7 +13,8 @@ from stable_baselines3.common.utils import get_parameters_by_name, polyak_update
 from torch.nn import functional as F
 
 from sb3_caps.caps.arguments import Exploration, Termination, check_arguments
-from sb3_caps.caps.policies import CAPSPolicy, CnnPolicy, MlpPolicy, MultiInputPolicy, OptionEstimates, OptionState
+from sb3_caps.caps.networks import OptionEstimates
+from sb3_caps.caps.policies import CAPSPolicy, CnnPolicy, MlpPolicy, MultiInputPolicy, OptionState
 from sb3_caps.caps.rollouts import OptionCollector
 from sb3_caps.caps.targets import option_targets, with_bonus
 from sb3_caps.common.batches import part

@@ -13,7 +13,8 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_caps.caps.acting import ActingNetwork
 from sb3_caps.caps.exploration import DrawnDurations, OptionExploration
-from sb3_caps.caps.policies import CAPSPolicy, OptionQNetwork
+from sb3_caps.caps.networks import OptionQNetwork
+from sb3_caps.caps.policies import CAPSPolicy
 from sb3_caps.caps.summary import ReuseSummary, UseOfOptions, summarize
 from sb3_caps.caps.trials import CHECKING, KEPT, LEARNING, Trials, greedy_share
 from sb3_caps.common.base import PolicyReuseAlgorithm

@@ -1,0 +1,124 @@
+"""The network of CAPS: option values Q_O and terminations β, two heads on the same layers."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch as th
+from stable_baselines3.common.type_aliases import PyTorchObs
+from stable_baselines3.dqn.policies import QNetwork
+from torch import nn
+
+
+class OptionEstimates(NamedTuple):
+    """
+    What the network says of each state, both of shape (states, options).
+
+    :param values: Q_O(s, o)
+    :param termination_logits: β_o(s) before the logistic function
+    """
+
+    values: th.Tensor
+    termination_logits: th.Tensor
+
+    @property
+    def terminations(self) -> th.Tensor:
+        """β_o(s)."""
+        return th.sigmoid(self.termination_logits)
+
+
+def share(outputs: th.Tensor, option_actions: th.Tensor) -> th.Tensor:
+    """
+    Build what is said of a source on what is said of the action that it takes.
+
+    :param outputs: of shape (states, options)
+    :param option_actions: the action of each source, of shape (states, sources); one that is not known (-1) counts as
+        the one with the lowest output
+    :return: the same, with the output of the action added to that of each source. What is learned of a source does not
+        reach that of the action: following a bad source would teach that its first action is bad.
+    """
+    n_sources = option_actions.shape[1]
+    sources, primitives = outputs[:, :n_sources], outputs[:, n_sources:]
+    actions = primitives.detach()
+    unknown = option_actions < 0
+    if unknown.any():
+        taken = actions.gather(1, option_actions.clamp(min=0))
+        taken = th.where(unknown, actions.min(dim=1, keepdim=True).values, taken)
+    else:
+        taken = actions.gather(1, option_actions)
+    return th.cat([sources + taken, primitives], dim=1)
+
+
+class OptionQNetwork(QNetwork):
+    """
+    Option-value network: SB3's Q-network with an output for each option, and the terminations on its last hidden layer.
+
+    Everything that is not listed is as in SB3's DQN.
+
+    :param termination: A fixed β for all options, None to learn it
+    :param initial_termination: The β to start learning from, one for each option
+    :param n_shared: How many options, the first ones, have outputs that ``share`` completes: their values start at 0
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        termination: float | None = None,
+        initial_termination: np.ndarray | float = 0.5,
+        n_shared: int = 0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.termination = termination
+        self.initial_termination = initial_termination
+        self.n_shared = n_shared
+        last = self.q_net[-1]
+        assert isinstance(last, nn.Linear)
+        self.termination_net = nn.Linear(last.in_features, last.out_features)
+        # β starts the same in all states
+        nn.init.zeros_(self.termination_net.weight)
+        with th.no_grad():
+            self.termination_net.bias.copy_(th.logit(th.as_tensor(initial_termination, dtype=th.float32)))
+            last.weight[:n_shared], last.bias[:n_shared] = 0.0, 0.0
+            # What `share` adds to it is that of a primitive
+            self.termination_net.bias[:n_shared] -= self.termination_net.bias[-1].clone()
+
+    def forward(self, obs: PyTorchObs) -> OptionEstimates:  # type: ignore[override]
+        """
+        :param obs: Observations
+        :return: option values and terminations. What is learned of actions shapes the layers below; β and, where they
+            share the values of actions, the values of sources take them as they are, so that bad sources do no harm.
+        """
+        hidden = self.q_net[:-1](self.extract_features(obs, self.features_extractor))
+        values, frozen = self.q_net[-1](hidden), hidden.detach()
+        if self.n_shared:
+            values = th.cat([self.q_net[-1](frozen)[:, : self.n_shared], values[:, self.n_shared :]], dim=1)
+        return OptionEstimates(values, self.termination_logits(frozen))
+
+    def termination_logits(self, hidden: th.Tensor) -> th.Tensor:
+        """
+        :param hidden: the last hidden layer, of shape (states, units)
+        :return: β_o(s) before the logistic function, of shape (states, options)
+        """
+        if self.termination is None:
+            return self.termination_net(hidden)
+        fixed = th.logit(th.tensor(self.termination, device=hidden.device))
+        return fixed.expand(len(hidden), self.termination_net.out_features)
+
+    @th.no_grad()
+    def rescale(self, factor: float) -> None:
+        """
+        Express all values in another unit.
+
+        :param factor: what to multiply them with
+        """
+        for parameter in self.q_net[-1].parameters():
+            parameter.mul_(factor)
+
+    def _predict(self, observation: PyTorchObs, deterministic: bool = True) -> th.Tensor:
+        """The greedy option."""
+        return self(observation).values.argmax(dim=1)
+
+    def _get_constructor_parameters(self) -> dict[str, Any]:
+        data = super()._get_constructor_parameters()
+        data.update(termination=self.termination, initial_termination=self.initial_termination, n_shared=self.n_shared)
+        return data
