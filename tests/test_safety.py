@@ -208,3 +208,11 @@ def test_what_the_task_pays_counts_and_not_what_is_made_of_it() -> None:
     assert env.normalize_reward(np.ones(1)).item() != pytest.approx(1.0)
     assert model._trials is not None
     assert set(model._trials.source_rewards[0]) == {1.0}
+
+
+@pytest.mark.filterwarnings("ignore:The learner is not known to be better")
+def test_a_run_says_what_it_was_given_and_what_it_reused(capsys: pytest.CaptureFixture[str]) -> None:
+    make(verbose=1).learn(500)
+    told = capsys.readouterr().out
+    assert "Options: go_left (function), go_right (function), 2 actions" in told
+    assert "predict acts by: go_right" in told

@@ -361,7 +361,8 @@ class CAPS(OptionCollector):
         progress_bar: bool = False,
     ) -> SelfCAPS:
         if self.verbose >= 1:
-            print(f"Options: {', '.join(self.options.source_names) or 'no sources'}, {self.options.n_actions} actions")
+            sources = [f"{source.name} ({source.kind})" for source in self.options.sources]
+            print(f"Options: {', '.join(sources) or 'no sources'}, {self.options.n_actions} actions")
         super().learn(total_timesteps, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar)
         if self.safe:
             assert self._trials is not None

@@ -105,6 +105,11 @@ class SourcePolicy:
         return self.act.policy if isinstance(self.act, PolicyAct) else None
 
     @property
+    def kind(self) -> str:
+        """What it is, for people: the class of its policy, or "function"."""
+        return "function" if self.policy is None else type(self.policy).__name__
+
+    @property
     def network(self) -> BasePolicy | None:
         """The network behind this source if it sees observations and gives actions just as they are."""
         mapped = self.observation_map is not None or self.action_map is not None
