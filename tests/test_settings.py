@@ -147,7 +147,7 @@ def test_the_papers_preset(method: str, wanted: dict[str, Any], observation: str
 def test_fixed_terminations_in_the_papers_preset() -> None:
     found = arguments_of(config("caps-0.5", "paper", "pixels"))
     wanted = merged(PAPER_DQN, PAPER_CAPS, {"termination": 0.5})
-    del wanted["termination_kwargs"]["target"]
+    wanted["termination_kwargs"]["target"] = None
     same(found, wanted)
 
 
@@ -181,7 +181,7 @@ def test_the_recommended_preset(method: str, wanted: dict[str, Any]) -> None:
 def test_methods_change_what_they_say() -> None:
     recommended = merged(RECOMMENDED, RECOMMENDED_CAPS, FEATURES)
     without_target = merged(recommended, {"termination": 1.0})
-    del without_target["termination_kwargs"]["target"]
+    without_target["termination_kwargs"]["target"] = None
     same(arguments_of(config("caps-1", "recommended", "features")), without_target)
     source_features = arguments_of(config("dqn-source-features", "recommended", "pixels"))
     same(source_features, RECOMMENDED | FEATURES)
@@ -192,6 +192,11 @@ def test_methods_change_what_they_say() -> None:
         wanted = merged(recommended)
         for group in (wanted, wanted["termination_kwargs"], wanted["exploration_kwargs"]):
             group.pop(part.replace("-", "_"), None)
+        # Where the paper's setting is not the default it is said
+        if part == "sequence-length":
+            wanted["sequence_length"] = 1
+        if part == "target":
+            wanted["termination_kwargs"]["target"] = None
         same(arguments_of(config(f"caps-without-{part}", "recommended", "features")), wanted)
     # What one method leaves out, the others keep
     same(arguments_of(config("caps", "recommended", "features")), recommended)
