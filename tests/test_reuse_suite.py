@@ -251,6 +251,22 @@ def test_a_third_party_method_and_task(tmp_path: Path, capsys: pytest.CaptureFix
     assert [curve.stat().st_mtime_ns for curve in curves] == written
 
 
+def test_bad_sources_alone_have_a_report_too(tmp_path: Path) -> None:
+    command = [
+        "reproduce",
+        "reuse",
+        "--task",
+        "tests.test_reuse_suite:TINY",
+        "--method",
+        "caps",
+        "--sources",
+        "useless",
+    ]
+    assert main([*command, "--seeds", "0", "--jobs", "1", "--results", str(tmp_path)]) == 0
+    assert "CAPS, useless" in (tmp_path / "report.md").read_text()
+    assert (tmp_path / "figures" / "tasks.png").exists()
+
+
 def test_a_killed_suite_goes_on(tmp_path: Path) -> None:
     """After a kill, finished runs stay as they are, and the rest is the same as without it."""
     arguments = ["reproduce", "reuse", "--task", "key-door", "--method", "dqn", "--seeds", "0", "1", "2"]

@@ -52,10 +52,10 @@ def draw_overview(groups: Mapping[str, Sequence[Result]]) -> Any:
 def draw_tasks(results: Sequence[Result], labels: Sequence[str]) -> Any:
     """
     :param results: all of them
-    :param labels: all methods; those with other than helpful sources are left to the table
+    :param labels: all methods; those with other than helpful sources are left to the table, unless there is nothing else
     :return: a figure with the mean curve of each method on each task
     """
-    shown = [result for result in results if result.sources in ("helpful", "none")]
+    shown = [result for result in results if result.sources in ("helpful", "none")] or results
     return _small_multiples(shown, labels, single=False)
 
 
