@@ -52,7 +52,7 @@ def draw_overview(groups: Mapping[str, Sequence[Result]]) -> Any:
 def draw_tasks(results: Sequence[Result], labels: Sequence[str]) -> Any:
     """
     :param results: all of them
-    :param labels: all methods; those with other than helpful sources are left to the table, unless there is nothing else
+    :param labels: all methods; those with bad sources are left to the table, unless there is nothing else
     :return: a figure with the mean curve of each method on each task
     """
     shown = [result for result in results if result.sources in ("helpful", "none")] or results
