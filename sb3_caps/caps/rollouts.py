@@ -1,5 +1,7 @@
 """The collection of experience by acting through options."""
 
+from collections.abc import Callable
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -129,11 +131,13 @@ class OptionCollector(PolicyReuseAlgorithm):
         n_steps, n_episodes = 0, 0
         callback.on_rollout_start()
         network = ActingNetwork(self.policy)
+        # Made where it is needed
+        kept = cache(partial(ActingNetwork, self.policy, self.policy.q_net_kept))
         while should_collect_more_steps(train_freq, n_steps, n_episodes):
             warm_up = self.num_timesteps < learning_starts
             if self._online_termination is not None and not warm_up:
                 self._learn_terminations()
-            actions, options = self._choose_actions(network, warm_up)
+            actions, options = self._choose_actions(network, kept, warm_up)
             new_obs, rewards, dones, infos = env.step(actions)
             assert not isinstance(new_obs, tuple)
 
@@ -164,11 +168,14 @@ class OptionCollector(PolicyReuseAlgorithm):
         callback.on_rollout_end()
         return RolloutReturn(n_steps * env.num_envs, n_episodes, continue_training=True)
 
-    def _choose_actions(self, network: ActingNetwork, warm_up: bool) -> tuple[np.ndarray, np.ndarray]:
+    def _choose_actions(
+        self, network: ActingNetwork, kept: Callable[[], ActingNetwork], warm_up: bool
+    ) -> tuple[np.ndarray, np.ndarray]:
         """
         End options, choose new ones, and act by them.
 
         :param network: gives option values and terminations
+        :param kept: gives the network that was kept
         :param warm_up: whether learning has not begun, so that all choices are random
         :return: the actions, and the options that took them
         """
@@ -182,7 +189,9 @@ class OptionCollector(PolicyReuseAlgorithm):
         epsilon = 1.0 if warm_up or (self.safe and self._nothing_found) else self.exploration_rate
         if starts.any():
             self._start_episodes(starts, epsilon, warm_up)
-        greedy = self._greedy_options(values, beta)
+        drawn = isinstance(self._exploration, DrawnDurations)
+        # Not needed where options end by β and nothing is tried, as in the paper
+        greedy = self._greedy_options(values, beta, kept) if drawn or self.safe else active
         if isinstance(self._exploration, DrawnDurations):
             options = self._exploration.choose(greedy, self._raised(epsilon))
         else:
@@ -215,10 +224,11 @@ class OptionCollector(PolicyReuseAlgorithm):
                 self._exploration.adapt(self._trials.gain_of_mixing(), self._trials.standings >= 0)
         self._exploration.start_episodes(starts)
 
-    def _greedy_options(self, values: np.ndarray, beta: np.ndarray) -> np.ndarray:
+    def _greedy_options(self, values: np.ndarray, beta: np.ndarray, kept: Callable[[], ActingNetwork]) -> np.ndarray:
         """
         :param values: what the network says of the last observations
         :param beta: the same
+        :param kept: gives the network that was kept
         :return: the option to go on with in each environment without exploring: by the network that was kept where it
             is tried, and where episodes explore as long as it is known to be better
         """
@@ -231,8 +241,7 @@ class OptionCollector(PolicyReuseAlgorithm):
             roles = self._trials.roles
             by_kept = (roles == CHECKING) | ((roles == LEARNING) & (int(self.policy.acts_by) == KEPT))
             if by_kept.any():
-                kept = ActingNetwork(self.policy, self.policy.q_net_kept)
-                others = kept(self._last_obs, self._last_option_actions[:, : self.options.n_sources])
+                others = kept()(self._last_obs, self._last_option_actions[:, : self.options.n_sources])
                 values = np.where(by_kept[:, None], others[0], values)
                 beta = np.where(by_kept[:, None], others[1], beta)
         execution = self.policy.execution
