@@ -38,6 +38,10 @@ def push_left(observations: np.ndarray) -> np.ndarray:
     return np.zeros(len(observations), dtype=np.int64)
 
 
+def go_up(observations: np.ndarray) -> np.ndarray:
+    return np.zeros(len(observations), dtype=np.int64)
+
+
 def make_caps(env: Any = "CartPole-v1", **kwargs: Any) -> CAPS:
     return CAPS("MlpPolicy", env, source_policies=[balance, push_left], learning_starts=50, seed=0, **kwargs)
 
@@ -186,6 +190,19 @@ def test_actions_have_the_names_that_the_environment_gives_them() -> None:
     assert option_labels(["a", "action_0", "action_1"], 1, None) == ["a", "action_0", "action_1"]
     # Meanings of another number of actions are of a wrapped environment's
     assert option_labels(["a", "action_0"], 1, ["left", "right"]) == ["a", "action_0"]
+    # A source that has the name of an action
+    assert option_labels(["left", "action_0", "action_1"], 1, ["left", "right"]) == ["left", "action_0", "action_1"]
+
+
+def test_scalars_and_histograms_have_the_names_of_actions(tmp_path: Path) -> None:
+    env = gym.make("sb3_caps/GridTarget-v0")
+    model = CAPS("MlpPolicy", env, source_policies=[go_up], learning_starts=50, seed=0, tensorboard_log=str(tmp_path))
+    model.learn(200, callback=OptionMonitor(every=100, n_states=16), log_interval=1)
+    tags = read_events(tmp_path).Tags()
+    names = ["go_up", "up", "down", "left", "right"]
+    assert {f"per_option/termination_histogram/{name}" for name in names} == set(tags["histograms"])
+    logged = {tag for tag in tags["scalars"] if tag.startswith("per_option/share/")}
+    assert logged == {f"per_option/share/{name}" for name in names}
 
 
 def test_the_hparams_tab_puts_first_what_differs(tmp_path: Path) -> None:

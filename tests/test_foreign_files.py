@@ -37,6 +37,13 @@ def test_the_model_of_another_algorithm_is_named(saved: Any, tmp_path: Path) -> 
             algorithm.load(tmp_path / "model")
 
 
+@pytest.mark.parametrize("algorithm", [DQN, PPO, A2C])
+def test_algorithms_of_sb3_say_what_our_file_is(algorithm: Any, tmp_path: Path) -> None:
+    model_of(CAPS).save(tmp_path / "model")
+    with pytest.raises((ValueError, TypeError), match=r"This is a CAPS model.*CAPS\.load"):
+        algorithm.load(tmp_path / "model")
+
+
 class Mine(CAPS):
     """Of one's own."""
 

@@ -71,6 +71,9 @@ class CAPSPolicy(DQNPolicy):
         averaging: float | None = 0.0025,
         **kwargs: Any,
     ) -> None:
+        if "use_sde" in kwargs:
+            # Only PPO and A2C pass it, where they are given a file of ours
+            raise TypeError("This is a CAPS model: load it with CAPS.load, or pass it in source_policies.")
         if averaging is not None and not (isinstance(averaging, Real) and 0 < averaging <= 1):
             raise ValueError(f"averaging must be None or a share above 0 and up to 1, not {averaging}.")
         if execution not in (None, *get_args(Execution)):
@@ -242,6 +245,12 @@ class CAPSPolicy(DQNPolicy):
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
         """As torch's, but ``averaging`` may differ from that of the saved model: an average starts as the network."""
+        n_sources = len(state_dict.get("standings", self.standings))
+        if n_sources != self.options.n_sources:
+            raise ValueError(
+                f"This is a CAPS model with {n_sources} source policies and not with {self.options.n_sources}: load it "
+                "with CAPS.load, or pass it in source_policies."
+            )
         own = {key: value for key, value in state_dict.items() if not key.startswith("q_net_average.")}
         if self.q_net_average is not None:
             network = {key.removeprefix("q_net."): value for key, value in own.items() if key.startswith("q_net.")}

@@ -24,8 +24,8 @@ def option_labels(names: Sequence[str], n_sources: int, actions: Sequence[str] |
     :param names: the names of all options
     :param n_sources: how many of them are source policies
     :param actions: the names of the actions, None if they have none
-    :return: what to call each option in figures: primitive options by the name of their action where it has one
+    :return: what to call each option in logs and figures: primitive options by the name of their action where it has
+        one, and that of no other option
     """
-    if actions is None or len(actions) != len(names) - n_sources:
-        return list(names)
-    return [*names[:n_sources], *actions]
+    labels = [*names[:n_sources], *(actions or ())]
+    return labels if len(labels) == len(names) == len(set(labels)) else list(names)

@@ -16,6 +16,7 @@ from stable_baselines3.dqn.dqn import DQN
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_caps.common import checks
+from sb3_caps.common.action_names import action_names, option_labels
 from sb3_caps.common.buffers import OptionReplayBuffer
 from sb3_caps.common.export import is_export, saved_from_export
 from sb3_caps.common.options import OptionSet
@@ -229,7 +230,9 @@ class PolicyReuseAlgorithm(DQN):
         """
         Write log data.
         """
-        self._statistics.record(self.logger, self.options.names, self.options.n_sources)
+        assert self.env is not None
+        labels = option_labels(self.options.names, self.options.n_sources, action_names(self.env))
+        self._statistics.record(self.logger, labels, self.options.n_sources)
         self._statistics = OptionStatistics(len(self.options))
         super().dump_logs()
 

@@ -15,6 +15,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize, 
 from sb3_caps.common.action_names import action_names, option_labels
 from sb3_caps.common.colours import option_colour
 from sb3_caps.common.extras import require
+from sb3_caps.common.options import OptionSet
 from sb3_caps.common.sources import Observations
 
 # A card of TensorBoard is some 310 by 240 pixels: at this size in inches letters can be read there, and more dots keep
@@ -148,19 +149,18 @@ class OptionMonitor(HyperparameterLog):
 
     def _look(self) -> None:
         self._last_look = self.num_timesteps
-        names = self.model.options.names  # type: ignore[attr-defined]
+        options: OptionSet = self.model.options  # type: ignore[attr-defined]
+        labels = option_labels(options.names, options.n_sources, action_names(self.training_env))
         terminations = np.concatenate([self._terminations(states) for states in self._states])
-        for i, name in enumerate(names):
-            self._write_histogram(f"per_option/termination_histogram/{name}", terminations[:, i])
+        for i, label in enumerate(labels):
+            self._write_histogram(f"per_option/termination_histogram/{label}", terminations[:, i])
         figures: dict[str, Any] = {}
         if self.eval_env is not None:
             if isinstance(self.eval_env, VecNormalize):
                 sync_envs_normalization(self.training_env, self.eval_env)
             episode = run_episode(self.model, self.eval_env)
-            n_sources = self.model.options.n_sources  # type: ignore[attr-defined]
-            labels = option_labels(names, n_sources, action_names(self.eval_env))
             acts_by = int(self.model.policy.acts_by)  # type: ignore[arg-type]
-            figures["timeline"] = draw_timeline(episode, labels, n_sources, acts_by if acts_by >= 0 else None)
+            figures["timeline"] = draw_timeline(episode, labels, options.n_sources, acts_by if acts_by >= 0 else None)
             if self.draw is not None:
                 figures.update(self.draw(self.model, episode))
         self._write({f"options/{name}": Figure(figure, close=True) for name, figure in figures.items()})
