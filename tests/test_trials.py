@@ -4,8 +4,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 
+from sb3_caps.caps.summary import UseOfOptions, summarize
 from sb3_caps.caps.trials import CHECKING, GREEDY, KEPT, LATEST, LEARNING, Trials
+from sb3_caps.common.options import OptionSet
 
 
 def episode(trials: Trials, role: int, *rewards: float, mixed: bool = False) -> bool:
@@ -157,6 +160,22 @@ def test_when_the_learner_is_kept() -> None:
     assert trials.kept_returns == [2.0, 3.0, 0.0, 6.0, 1.0]
     assert not episode(trials, GREEDY, 1.9)
     assert trials.kept_returns == [2.0, 3.0, 0.0, 6.0, 1.0]
+
+
+def test_the_summary_is_of_the_learner_that_acts() -> None:
+    trials = Trials(0, 0.99)
+    for reward in (1.0, 2.0, 3.0, 0.0, 1.0):
+        episode(trials, GREEDY, reward)
+    options = OptionSet(None, spaces.Box(0, 1), spaces.Discrete(2))
+
+    def told(acts_by: int) -> tuple[float | None, int]:
+        (learner,) = summarize(options, trials, UseOfOptions(0, 2), acts_by).policies
+        return learner.mean_reward, learner.episodes
+
+    assert told(LATEST) == (1.4, 5)
+    assert told(KEPT) == (2.0, 3)
+    episode(trials, CHECKING, 5.0)
+    assert told(KEPT) == (5.0, 1)
 
 
 # A mean of 1.2 and a standard error of 0.2 / √2 = 0.141

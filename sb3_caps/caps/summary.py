@@ -96,7 +96,8 @@ def summarize(options: OptionSet, trials: Trials, use: UseOfOptions, acts_by: in
     :param acts_by: what ``predict`` acts by, see ``Trials``
     :return: the same for people
     """
-    returns = [*trials.source_rewards, trials.checked_rewards or list(trials.learner_rewards)]
+    learner = trials.kept_rewards if acts_by == KEPT else list(trials.learner_rewards)
+    returns = [*trials.source_rewards, trials.checked_rewards or learner]
     parts = [*(slice(i, i + 1) for i in range(options.n_sources)), slice(options.n_sources, None)]
     policies = [
         PolicySummary(name, *use.of(part), float(np.mean(each)) if each else None, len(each))
