@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +18,18 @@ import numpy as np
 import pytest
 from stable_baselines3 import DQN
 
+from sb3_caps import CAPS
 from sb3_caps.commands import main
 from sb3_caps.common.evaluation import discounted_returns
 from sb3_caps.common.settings import settings
 from sb3_caps.studies.reuse import CONDITIONS, TASKS, Task, get_task, make_sources, register_task, study
 from sb3_caps.studies.reuse.catalogue import FAMILIES, MAPS
 from sb3_caps.studies.reuse.references import Alone, Random, mean_return
-from sb3_caps.studies.reuse.report import Result, is_below, overall_table
+from sb3_caps.studies.reuse.report import Result, ablation_table, by_label, is_below, overall_table
 from sb3_caps.studies.reuse.runs import build, get_method
 from sb3_caps.studies.reuse.statistics import (
     interquartile_mean,
+    mean_difference,
     performance_profile,
     probability_of_improvement,
     stratified_interval,
@@ -61,6 +64,19 @@ def test_what_the_suite_runs() -> None:
     }
     assert runs("kong-g1") == {("dqn", "none"): 3, ("caps", "helpful"): 3, ("caps-none", "none"): 3}
     assert runs("kong-g1", "--method", "prql", "--seeds", "1", "2") == {("prql", "helpful"): 2}
+    ablations = settings("reuse", "ablations")
+    assert runs("grid-g", "--ablations") == {(method, "helpful"): 5 for method in ("caps", *ablations)}
+
+
+def test_an_ablation_takes_one_thing_away() -> None:
+    config = {"task": "key-door", "sources": "helpful", "seed": 0}
+    usual = build({**config, "method": "caps"}, Path())
+    assert isinstance(usual, CAPS)
+    assert (usual.safe, usual.policy.averaging, usual._termination.target) == (True, 0.0025, (0.1, 1.0))
+    for method, given in (("no-trials", "safe"), ("no-average", "policy.averaging"), ("no-following", "_termination")):
+        model = build({**config, "method": method}, Path())
+        assert attrgetter(given)(model) != attrgetter(given)(usual)
+        assert model.policy_kwargs["net_arch"] == usual.policy_kwargs["net_arch"]
 
 
 # --- tasks and sources ---
@@ -152,7 +168,7 @@ def test_wrong_names_are_refused() -> None:
         make_sources(get_task("cartpole-long"), "helpful", Path("nowhere"), [8])
 
 
-@pytest.mark.parametrize("method", list(settings("reuse", "methods")))
+@pytest.mark.parametrize("method", [*settings("reuse", "methods"), *settings("reuse", "ablations")])
 def test_methods_share_their_settings(method: str) -> None:
     config = {"task": "key-door", "method": method, "sources": "helpful", "seed": 0}
     model, kind = build(config, Path()), get_task("key-door").settings
@@ -179,6 +195,11 @@ def test_probability_of_improvement_by_hand() -> None:
     assert probability_of_improvement(better, worse) == pytest.approx(3.5 / 4 / 2)
 
 
+def test_mean_difference_by_hand() -> None:
+    # 3 - 1 on the first task, 0 - 1 on the second
+    assert mean_difference([np.array([2.0, 4.0]), np.array([0.0])], [np.array([1.0]), np.array([1.0])]) == 0.5
+
+
 def test_performance_profile_by_hand() -> None:
     profile = performance_profile([np.array([0.2, 0.6]), np.array([1.0])], np.array([0.0, 0.5, 0.9]))
     assert profile.tolist() == [1.0, 0.75, 0.5]
@@ -191,9 +212,9 @@ def test_stratified_interval_draws_seeds_within_tasks() -> None:
     assert (low, high) == (0.0, 1.0)
 
 
-def _result(finals: list[float], best: tuple[float, float], curves: list[list[float]]) -> Result:
+def _result(finals: list[float], best: tuple[float, float], curves: list[list[float]], method: str = "caps") -> Result:
     steps = np.arange(1, len(curves[0]) + 1) * 10.0
-    return Result(get_task("key-door"), "caps", "helpful", steps, np.array(curves), np.array(finals), best)
+    return Result(get_task("key-door"), method, "helpful", steps, np.array(curves), np.array(finals), best)
 
 
 def test_result_by_hand() -> None:
@@ -206,6 +227,17 @@ def test_result_by_hand() -> None:
     assert not is_below(_result([0.5, 0.55], (0.6, 0.03), [[0.0], [0.0]]))
     table = overall_table({"CAPS": [result]})
     assert "0 of 1" in table
+    assert ablation_table(by_label([result])) is None
+
+
+def test_the_table_of_ablations() -> None:
+    whole = _result([1.0], (0.0, 0.0), [[0.5, 1.0]])
+    without = _result([1.0], (0.0, 0.0), [[0.0, 0.75]], "no-trials")
+    table = ablation_table(by_label([whole, without]))
+    assert table is not None
+    (row,) = [line for line in table.splitlines() if "safe=False" in line]
+    columns = [each.strip() for each in row.strip("|").split("|")]
+    assert columns[1:] == ["-0.38 (-0.38 to -0.38)", "-0.25 (-0.25 to -0.25)", "key-door, -0.38"]
 
 
 # --- the command ---

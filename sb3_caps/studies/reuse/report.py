@@ -14,6 +14,7 @@ from sb3_caps.studies.reuse.runs import get_method
 from sb3_caps.studies.reuse.statistics import (
     Scores,
     interquartile_mean,
+    mean_difference,
     probability_of_improvement,
     stratified_interval,
 )
@@ -125,6 +126,9 @@ def write_report(runs: Sequence[Run], trained: Path, folder: Path) -> str:
         chosen = [result for result in results if result.task.held_back == held_back]
         if chosen and len(chosen) < len(results):
             parts += [f"## {title}", overall_table(by_label(chosen))]
+    ablations = ablation_table(by_label(results))
+    if ablations is not None:
+        parts += ["## CAPS with one thing taken away", ablations]
     parts += ["## Each task", task_table(results)]
     text = "\n\n".join(parts) + "\n"
     write_text(folder / "report.md", text)
@@ -163,6 +167,33 @@ def overall_table(groups: Mapping[str, Sequence[Result]]) -> str:
         )
     header = ["method", "seeds", "area", "last fifth", "better than DQN", "better than no sources", "ends below source"]
     return markdown(header, rows)
+
+
+def ablation_table(groups: Mapping[str, Sequence[Result]]) -> str | None:
+    """
+    :param groups: as of ``overall_table``
+    :return: a table in Markdown of what each ablation costs, None where there is none
+    """
+    whole = groups.get(get_method("caps").label)
+    labels = [get_method(name).label for name in settings("reuse", "ablations")]
+    rows = []
+    for label in labels:
+        if label not in groups or whole is None:
+            continue
+        row = [label]
+        for scores in ("areas", "ends"):
+            ours, theirs = (
+                [getattr(result, scores) for result in groups[label]],
+                [getattr(result, scores) for result in whole],
+            )
+            low, high = stratified_interval(mean_difference, ours, theirs)
+            row.append(f"{mean_difference(ours, theirs):+.2f} ({low:+.2f} to {high:+.2f})")
+        worst = min(
+            zip(groups[label], whole, strict=True), key=lambda pair: pair[0].areas.mean() - pair[1].areas.mean()
+        )
+        lost = worst[0].areas.mean() - worst[1].areas.mean()
+        rows.append([*row, f"{worst[0].task.name}, {lost:+.2f}"])
+    return markdown(["CAPS with", "area", "last fifth", "most on"], rows) if rows else None
 
 
 def with_interval(scores: Scores) -> str:

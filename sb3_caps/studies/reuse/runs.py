@@ -43,13 +43,16 @@ def get_method(name: str) -> Method:
     """
     Find a method.
 
-    :param name: an entry of ``methods`` in ``zoo_configs/reuse.yml``, or the import string ``package.module:Class`` of
-        an algorithm with DQN's arguments and ``source_policies``
+    :param name: an entry of ``methods`` or ``ablations`` in ``zoo_configs/reuse.yml``, or the import string
+        ``package.module:Class`` of an algorithm with DQN's arguments and ``source_policies``
     :return: the method
     """
     known = settings("reuse", "methods")
     if name in known:
         return Method(**known[name])
+    ablations = settings("reuse", "ablations")
+    if name in ablations:
+        return Method(algorithm=known["caps"]["algorithm"], **ablations[name])
     if ":" not in name:
         raise ValueError(f"There is no method {name!r}: the methods are {', '.join(known)}, or package.module:Class.")
     pkgutil.resolve_name(name)

@@ -42,6 +42,15 @@ def probability_of_improvement(better: Scores, worse: Scores) -> float:
     return float(np.mean(chances))
 
 
+def mean_difference(scores: Scores, others: Scores) -> float:
+    """
+    :param scores: by task
+    :param others: those of another method on the same tasks
+    :return: by how much the first are higher, in the mean over tasks
+    """
+    return float(np.mean([x.mean() - y.mean() for x, y in zip(scores, others, strict=True)]))
+
+
 def performance_profile(scores: Scores, thresholds: np.ndarray) -> np.ndarray:
     """
     :param scores: by task

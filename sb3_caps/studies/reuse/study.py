@@ -24,6 +24,8 @@ LONG_KINDS = ("kong",)
 # Tasks that need no training beforehand
 QUICK_TASKS = ("grid-g-prime", "grid-changed", "key-door")
 QUICK_METHODS = ("dqn", "caps", "caps-none", "jump-start", "qdagger")
+# Tasks of different kinds: balance, a far goal, ways that lead past the goal or into walls, parts of a task
+ABLATION_TASKS = ("cartpole-weak", "mountaincar-steep", "grid-g-prime", "grid-changed", "key-door")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--steps", type=int, help="environment steps of each run, by default the task's own")
     parser.add_argument("--quick", action="store_true", help="three tasks, five methods, three seeds")
+    parser.add_argument("--ablations", action="store_true", help="CAPS with one thing taken away, five tasks and seeds")
     parser.add_argument("--train", action="store_true", help="train sources and references that are missing, and stop")
     parser.add_argument("--references", action="store_true", help="find the references of the tasks, and stop")
     parser.add_argument("--draw", action="store_true", help="run nothing: report on the runs that are there")
@@ -63,7 +66,8 @@ def run(args: argparse.Namespace) -> int:
     check_at_least(1, jobs=args.jobs)
     check_at_least(N_EVALUATIONS, steps=args.steps)
     trained = args.trained or args.results / "sources"
-    tasks = args.task or list(QUICK_TASKS if args.quick else TASKS)
+    usual = ABLATION_TASKS if args.ablations else QUICK_TASKS if args.quick else TASKS
+    tasks = args.task or list(usual)
     errors: list[str] = []
     with locked(args.results):
         if args.train:
@@ -93,19 +97,25 @@ def planned(args: argparse.Namespace, tasks: list[str], trained: Path) -> Iterat
     :param trained: the folder of trained sources
     :return: all runs of the suite
     """
-    methods = args.method or (QUICK_METHODS if args.quick else tuple(settings("reuse", "methods")))
+    if args.method:
+        methods = args.method
+    elif args.ablations:
+        methods = ["caps", *settings("reuse", "ablations")]
+    else:
+        methods = QUICK_METHODS if args.quick else list(settings("reuse", "methods"))
+    seeds = args.seeds or (SEEDS if args.ablations else None)
     for task in tasks:
         long = get_task(task).kind in LONG_KINDS
         for method in methods:
             if long and args.method is None and method not in COMPARED_WITH:
                 continue
             conditions = args.sources or ["helpful"]
-            if args.sources is None and method == "caps" and not (args.quick or long):
+            if args.sources is None and method == "caps" and not (args.quick or args.ablations or long):
                 conditions = ["helpful", *OTHER_CONDITIONS]
             if not get_method(method).sources:
                 conditions = ["none"]
             for condition in conditions:
-                for seed in args.seeds or default_seeds(method, condition, args.quick or long):
+                for seed in seeds or default_seeds(method, condition, args.quick or long):
                     yield make_run(args.results, task, method, condition, seed, trained, args.steps)
 
 
