@@ -80,31 +80,50 @@ def test_trials_that_are_under_way_count(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_more_trials_are_for_what_may_be_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Means of 1 and 0.9 with standard errors of 0.07 and 0.9 / √2 = 0.64: the second may be better than the first
+    # Variances of 0.01 and 0.81, in the mean 0.41: both are taken to vary by 0.64. Two standard errors above the means
+    # of 1 and 0.9 are 1 + 2 · 0.64 / √2 = 1.91 and 1.81, and after four returns of the first 1 + 2 · 0.64 / √4 = 1.64
     trials = after(2, [[0.9, 1.1], [0.0, 1.8]])
     with_draws(monkeypatch, 0.9, 0.99)
 
     def drawn(steps: int) -> int:
         trials.steps = steps
+        trials.roles[:] = LEARNING
         trials.start_episodes(np.ones(1, dtype=bool), epsilon=1.0, warm_up=True)
         return int(trials.roles[0])
 
-    # The four steps so far may be 5% of all
+    # The four steps so far may be 15% of all, since a source is what to act by
+    assert trials.acts_by() == 0
     assert trials.source_steps == 4
+    assert drawn(26) == LEARNING
+    assert drawn(27) == 0
+    trials.source_returns[0] = [0.9, 1.1, 0.9, 1.1]
+    assert drawn(27) == 1
+    # With a learner that is better than the sources they may be 5%
+    trials.learner_returns.extend([5.0] * 3)
+    trials.kept_returns = [5.0] * 3
+    assert trials.acts_by() == LATEST
     assert drawn(80) == LEARNING
     assert drawn(81) == 1
-    trials.roles[:] = LEARNING
     trials.source_returns[1] = [0.0, 1.8] * 10
+    assert drawn(10**6) == 0, "twenty times are 0.9 + 2 · 0.64 / √20 = 1.19 at most"
+    trials.source_returns[0] = [0.9, 1.1] * 10
     assert drawn(10**6) == LEARNING, "tried twenty times"
-    # With a mean of 0.6 and an error of 0.85 / √15 = 0.22 it is not likely to be better than 1
-    trials.source_returns[1] = [0.0, 1.8] * 5 + [0.0] * 5
-    assert drawn(10**6) == 0
-    trials.roles[:] = LEARNING
-    trials.source_returns[0] = [1.0] * 4
+    trials.source_returns = [[1.0] * 4, [0.0] * 2]
     assert drawn(10**6) == 0, "too few to tell"
-    trials.roles[:] = LEARNING
     trials.source_returns[0] = [1.0] * 5
     assert drawn(10**6) == LEARNING, "always the same, so that there is nothing to find out"
+
+
+def test_no_more_trials_as_long_as_nothing_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    trials = after(1, [[0.0, 0.0]])
+    with_draws(monkeypatch, 0.9, 0.99)
+    trials.plain_returns.extend([0.0] * 5)
+    trials.steps = 10**6
+    trials.start_episodes(np.ones(1, dtype=bool), epsilon=1.0, warm_up=True)
+    assert trials.roles.tolist() == [LEARNING]
+    trials.plain_returns.append(1.0)
+    trials.start_episodes(np.ones(1, dtype=bool), epsilon=1.0, warm_up=True)
+    assert trials.roles.tolist() == [0]
 
 
 def test_a_trial_that_is_under_way_takes_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,13 +132,14 @@ def test_a_trial_that_is_under_way_takes_its_steps(monkeypatch: pytest.MonkeyPat
     trials.steps = 100
     trials.start_episodes(np.ones(2, dtype=bool), epsilon=1.0, warm_up=True)
     assert trials.roles.tolist() == [0, 0]
-    for _ in range(4):
+    for _ in range(14):
         trials.add_step(np.zeros(2), np.zeros(2, dtype=bool))
-    # 2 steps of before and 4 of the first environment are not below 5% of 108
+    # 2 steps of before and 14 of the first environment are not below 15% of 106
     second = np.array([False, True])
+    trials.steps = 106
     trials.start_episodes(second, epsilon=1.0, warm_up=True)
     assert trials.roles.tolist() == [0, LEARNING]
-    trials.steps = 121
+    trials.steps = 107
     trials.start_episodes(second, epsilon=1.0, warm_up=True)
     assert trials.roles.tolist() == [0, 0]
 

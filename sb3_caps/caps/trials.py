@@ -11,8 +11,10 @@ LATEST, KEPT = -1, -2
 
 # A source is tried so often before anything is concluded, and so often at the most
 FEWEST_TRIALS, MOST_TRIALS = 2, 20
-# Share of all steps that more trials of the best source may take
-TRIAL_SHARE = 0.05
+# Share of all steps that more trials of the best source may take, and the same as long as it is what to act by
+TRIAL_SHARE, ACTING_TRIAL_SHARE = 0.05, 0.15
+# That which may be the best one: so many standard errors above its mean
+BOUND = 2.0
 # Share of the episodes in which the learner does not explore, when exploration is over
 GREEDY_SHARE = 0.5
 # The learner is judged by so many of its latest episodes without exploration
@@ -117,9 +119,13 @@ class Trials:
         # Those that are under way will take as long as others did
         length = self.source_steps / max(sum(map(len, self.source_returns)), 1)
         under_way = np.maximum(self.ages[self.roles >= 0], length).sum()
-        if not all(self.source_returns) or self.source_steps + under_way >= TRIAL_SHARE * self.steps:
+        share = TRIAL_SHARE if self.acts_by() < 0 else ACTING_TRIAL_SHARE
+        if not all(self.source_returns) or self.source_steps + under_way >= share * self.steps or self.nothing_found():
             return None
-        promising = int(np.argmax([np.mean(returns) + _error(returns) for returns in self.source_returns]))
+        # Few returns may be alike by luck: sources are taken to vary as much as each other
+        spread = np.sqrt(np.mean([np.var(returns) for returns in self.source_returns]))
+        bounds = [np.mean(returns) + BOUND * spread / np.sqrt(len(returns)) for returns in self.source_returns]
+        promising = int(np.argmax(bounds))
         # More of the same tells nothing
         known = len(self.source_returns[promising]) >= RECENT and len(set(self.source_returns[promising])) == 1
         return promising if tries[promising] < MOST_TRIALS and not known else None
