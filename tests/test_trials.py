@@ -166,6 +166,38 @@ def test_when_the_learner_is_judged(
     assert trials.roles.tolist() == [role]
 
 
+def test_at_the_end_what_may_be_the_best_is_checked() -> None:
+    trials = after(2, [[1.0, 3.0], [0.0, 2.0]], learner=[4.0, 6.0, 5.0])
+
+    def drawn(n_envs: int = 1) -> list[int]:
+        trials.roles = np.full(n_envs, LEARNING)
+        trials._resize(n_envs)
+        trials.start_episodes(np.ones(n_envs, dtype=bool), epsilon=0.05, warm_up=False, remaining=10, steps=1000)
+        return trials.roles.tolist()
+
+    # The kept learner three times. Its best returns vary by 2/3, those of the sources by 1, in the mean by 8/9: two
+    # standard errors above the means are 5 + 2 · 0.94 / √3 = 6.09, 2 + 2 · 0.94 / √2 = 3.33 and 2.33
+    assert drawn(5) == [CHECKING] * 5
+    # What is known of it now is worth no more than the first source, which was tried less often
+    trials.checked_returns = [1.0, 3.0, 2.0]
+    assert drawn() == [0]
+    # With one of that under way it is the learner's turn again, 2 + 2 · 0.94 / √3 = 3.09 of both, and so on
+    assert drawn(4) == [0, CHECKING, 0, CHECKING]
+    trials.checked_returns = [0.0] * 5
+    trials.source_returns = [[2.0] * 5, [0.0] * 5]
+    assert drawn() == [LEARNING], "nothing more to find out, and nothing new is kept any more"
+    trials.checked_returns, trials.source_returns = [9.0, 8.0] * 10, [[1.0] * 2, [0.0] * 2]
+    assert drawn() == [LEARNING], "tried twenty times"
+
+
+def test_checks_are_of_the_learner_that_is_kept() -> None:
+    trials = after(0, learner=[1.0, 2.0, 3.0])
+    trials.checked_returns, trials.checked_rewards, trials.checked_lengths = [0.0], [0.0], [7]
+    trials.roles[:] = GREEDY
+    assert trials.add_step(np.array([9.0]), np.array([True])), "which began before the checks"
+    assert trials.checked_returns == trials.checked_rewards == trials.checked_lengths == []
+
+
 def test_when_the_learner_is_kept() -> None:
     trials = Trials(0, 0.99)
     # Three episodes, then the mean of up to the five latest has to be as high as ever

@@ -19,8 +19,9 @@ BOUND = 2.0
 GREEDY_SHARE = 0.5
 # The learner is judged by so many of its latest episodes without exploration
 RECENT, FEWEST_RECENT = 5, 3
-# Over the last steps of a run the learner that was kept is tried again, since its best episodes were partly luck: a
-# share of the run, or as long as so many episodes take, and no more than another share
+# Over the last steps of a run the learner that was kept is tried again, since its best episodes were partly luck, and
+# so are sources that may be better: a share of the run, or as long as so many episodes take, and no more than another
+# share
 CHECKED_SHARE, CHECKED_EPISODES, LARGEST_CHECKED_SHARE = 0.1, 2, 0.3
 # What exploring is worth is told by its first episodes
 EXPLORING, FEWEST_EXPLORING = 20, 5
@@ -58,6 +59,7 @@ class Trials:
         self.learner_lengths: deque[int] = deque(maxlen=RECENT)
         self.kept_returns: list[float] = []
         self.checked_returns: list[float] = []
+        self.checked_rewards: list[float] = []
         self.checked_lengths: list[int] = []
         self.exploring_returns: list[float] = []
         # The latest episodes of exploring, without and with stretches of sources
@@ -67,7 +69,6 @@ class Trials:
         self.source_rewards: list[list[float]] = [[] for _ in range(n_sources)]
         self.learner_rewards: deque[float] = deque(maxlen=RECENT)
         self.kept_rewards: list[float] = []
-        self.checked_rewards: list[float] = []
         # Of each source: 1 where it does better than exploring, -1 where it does worse, 0 where neither is known
         self.standings = np.zeros(n_sources, dtype=np.int8)
         self.source_steps, self.steps = 0, 0
@@ -92,21 +93,21 @@ class Trials:
         """
         needed = CHECKED_EPISODES * len(starts) * float(np.mean(self.learner_lengths or [0]))
         share = min(max(CHECKED_SHARE, needed / max(steps, 1)), LARGEST_CHECKED_SHARE)
-        checking = remaining <= share * steps and len(self.kept_returns) > 0
+        checking = remaining <= share * steps and len(self.kept_returns) > 0 and not self.nothing_found()
         if not checking:
             # Of a run before this one
-            self.checked_returns, self.checked_lengths, self.checked_rewards = [], [], []
+            self._forget_checks()
         if len(self.roles) != len(starts):
             self._resize(len(starts))
         for i in np.flatnonzero(starts):
             self.roles[i] = LEARNING
             self.returns[i], self.rewards[i], self.discounts[i], self.ages[i] = 0.0, 0.0, 1.0, 0
             draws = np.random.random(2)
-            source = self._source_to_try(draws[0])
-            if source is not None:
-                self.roles[i] = source
-            elif not warm_up and draws[1] < greedy_share(epsilon):
-                self.roles[i] = CHECKING if checking else GREEDY
+            role = self._to_check() if checking else self._source_to_try(draws[0])
+            if role is not None:
+                self.roles[i] = role
+            elif not (warm_up or checking) and draws[1] < greedy_share(epsilon):
+                self.roles[i] = GREEDY
 
     def _source_to_try(self, draw: float) -> int | None:
         """Every source first, in half of the episodes; then that which may be the best, as far as steps allow."""
@@ -122,13 +123,20 @@ class Trials:
         share = TRIAL_SHARE if self.acts_by() < 0 else ACTING_TRIAL_SHARE
         if not all(self.source_returns) or self.source_steps + under_way >= share * self.steps or self.nothing_found():
             return None
-        # Few returns may be alike by luck: sources are taken to vary as much as each other
-        spread = np.sqrt(np.mean([np.var(returns) for returns in self.source_returns]))
-        bounds = [np.mean(returns) + BOUND * spread / np.sqrt(len(returns)) for returns in self.source_returns]
-        promising = int(np.argmax(bounds))
+        promising = int(np.argmax(_bounds(self.source_returns, tries)))
         # More of the same tells nothing
-        known = len(self.source_returns[promising]) >= RECENT and len(set(self.source_returns[promising])) == 1
+        known = _always_the_same(self.source_returns[promising])
         return promising if tries[promising] < MOST_TRIALS and not known else None
+
+    def _to_check(self) -> int | None:
+        """The kept learner first, then it or a source, that which may be the best: they are what to act by at last."""
+        rivals = [CHECKING, *range(self.n_sources)]
+        returns = [self.checked_returns or self.kept_returns, *self.source_returns]
+        tries = np.array([np.count_nonzero(self.roles == role) for role in rivals])
+        tries += [len(self.checked_returns), *map(len, self.source_returns)]
+        best = 0 if tries[0] < FEWEST_RECENT or not all(returns) else int(np.argmax(_bounds(returns, tries)))
+        done = tries[best] >= MOST_TRIALS or _always_the_same(returns[best] if best else self.checked_returns)
+        return None if done else rivals[best]
 
     def add_step(self, rewards: np.ndarray, dones: np.ndarray, mixed: np.ndarray | None = None) -> bool:
         """
@@ -180,7 +188,12 @@ class Trials:
         if self.kept_returns and np.mean(returns) < np.mean(self.kept_returns):
             return False
         self.kept_returns, self.kept_rewards = returns, list(self.learner_rewards)
+        # They were of another one
+        self._forget_checks()
         return True
+
+    def _forget_checks(self) -> None:
+        self.checked_returns, self.checked_lengths, self.checked_rewards = [], [], []
 
     def overdue(self, role: int = GREEDY) -> np.ndarray:
         """
@@ -246,6 +259,16 @@ class Trials:
         if finished and len(checked) >= FEWEST_RECENT:
             returns = checked
         return learner if best is None or _above(returns, self.source_returns[best], ABOVE_SOURCE) else best
+
+
+def _bounds(returns: list[list[float]], tries: np.ndarray) -> list[float]:
+    """What each may be worth. Few returns may be alike by luck, so all are taken to vary as much as each other."""
+    spread = np.sqrt(np.mean([np.var(each) for each in returns]))
+    return [float(np.mean(each) + BOUND * spread / np.sqrt(n)) for each, n in zip(returns, tries, strict=True)]
+
+
+def _always_the_same(returns: list[float]) -> bool:
+    return len(returns) >= RECENT and len(set(returns)) == 1
 
 
 def _error(returns: list[float]) -> float:
