@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import gymnasium as gym
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
-from stable_baselines3 import PPO
+from stable_baselines3 import DQN, PPO
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.monitor import Monitor
 
@@ -41,7 +41,11 @@ def main(argv: Sequence[str] | None = None) -> CAPS:
     model = CAPS("MlpPolicy", long_pole(), source_policies=sources, verbose=1, seed=0)
     model.learn(args.timesteps)
 
-    for name, policy in (("PPO, seed 0", sources[0]), ("PPO, seed 1", sources[1]), ("CAPS", model)):
+    # The same steps without sources
+    dqn = DQN("MlpPolicy", long_pole(), seed=0).learn(args.timesteps)
+
+    names = ("PPO, seed 0", "PPO, seed 1", "DQN", "CAPS")
+    for name, policy in zip(names, (*sources, dqn, model), strict=True):
         mean, _ = evaluate_policy(policy, long_pole(), args.episodes)
         print(f"{name}: mean return {mean:.1f}")
     return model

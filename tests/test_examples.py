@@ -40,7 +40,7 @@ def test_changed_physics(capsys: pytest.CaptureFixture[str]) -> None:
     assert model.options.n_sources == 2
     assert model.get_env().get_attr("length") == [1.5]
     printed = capsys.readouterr().out
-    for name in ("PPO, seed 0", "PPO, seed 1", "CAPS"):
+    for name in ("PPO, seed 0", "PPO, seed 1", "DQN", "CAPS"):
         assert f"{name}: mean return" in printed
 
 
