@@ -1,7 +1,8 @@
 """
 Is β right? As a classifier of "the action of this source is not the best one here", against the planner, and as what
 ends options: call-and-return beside interruption. On the grid, with networks (CAPS's defaults) and with tables (the
-paper's rule): ``python -m benchmarks.terminations --seeds 20 21 22``.
+paper's rule): ``python -m benchmarks.terminations --seeds 20 21 22``. With ``--monster-kong`` on Monster Kong from
+features instead, with the preset of its study but β learned as by default, 7 minutes a run.
 """
 
 import argparse
@@ -20,6 +21,11 @@ from sb3_caps.common.evaluation import discounted_returns
 from sb3_caps.common.execution import Execution
 from sb3_caps.envs.grid import GridMap, plan
 from sb3_caps.envs.grid.batched import GridTask
+from sb3_caps.envs.monster_kong.vec_env import MonsterKongVecEnv
+from sb3_caps.studies.monster_kong.evaluation import ExactEvaluation
+from sb3_caps.studies.monster_kong.methods import TASKS as KONG_TASKS
+from sb3_caps.studies.monster_kong.methods import arguments_of, entry_of, horizon_of
+from sb3_caps.studies.monster_kong.sources import make_sources
 from sb3_caps.studies.reuse.runs import build
 from sb3_caps.studies.reuse.tasks import get_task
 from sb3_caps.studies.shared.tables import markdown
@@ -32,19 +38,28 @@ EPISODES = 500
 ALIKE = 1e-3
 
 
-def area(terminations: np.ndarray, actions: np.ndarray, map_name: str, goal: str) -> float:
+def area(terminations: np.ndarray, worse: np.ndarray, reachable: np.ndarray) -> float:
+    """
+    :param terminations: β of each source in each state
+    :param worse: whether the action of each source is not the best one there
+    :param reachable: from which states the goal can be reached
+    :return: the area under the ROC curve, over all sources and all such states
+    """
+    wrong, right = terminations[reachable][worse[reachable]], terminations[reachable][~worse[reachable]]
+    return float(mannwhitneyu(wrong, right).statistic / (len(wrong) * len(right)))
+
+
+def area_on_grid(terminations: np.ndarray, actions: np.ndarray, map_name: str, goal: str) -> float:
     """
     :param terminations: β of each source in each cell
     :param actions: the action of each source in each cell
     :param map_name: the map
     :param goal: the goal
-    :return: the area under the ROC curve, over all sources and all cells from which the goal can be reached
+    :return: see ``area``
     """
     values = plan(map_name, goal).action_values
-    reachable = values.max(axis=1) > 0
     worse = values.max(axis=1, keepdims=True) - np.take_along_axis(values, actions, axis=1) > ALIKE
-    wrong, right = terminations[reachable][worse[reachable]], terminations[reachable][~worse[reachable]]
-    return float(mannwhitneyu(wrong, right).statistic / (len(wrong) * len(right)))
+    return area(terminations, worse, values.max(axis=1) > 0)
 
 
 def with_networks(name: str, seed: int) -> list[str]:
@@ -66,7 +81,7 @@ def with_networks(name: str, seed: int) -> list[str]:
         model.policy.execution_mode = mode
         env = task.make_env(100, seed)
         returns.append(discounted_returns(model, env, task.discount, EPISODES).mean() / task.scale[1])
-    found = area(beta[:, : len(SOURCES)], actions[:, : len(SOURCES)], *TASKS[name])
+    found = area_on_grid(beta[:, : len(SOURCES)], actions[:, : len(SOURCES)], *TASKS[name])
     return [name, "networks", str(seed), f"{found:.2f}", *(f"{each:.2f}" for each in returns)]
 
 
@@ -86,19 +101,51 @@ def with_tables(name: str, seeds: list[int], reward: float) -> Iterator[list[str
     experiment.run()
     greedy = learner.greedy()
     for run, seed in enumerate(seeds):
-        found = area(greedy.termination[run][:, : len(SOURCES)], np.stack(policies, axis=1), map_name, goal)
+        found = area_on_grid(greedy.termination[run][:, : len(SOURCES)], np.stack(policies, axis=1), map_name, goal)
         yield [name, f"tables, reward {reward:g}", str(seed), f"{found:.2f}", "", ""]
+
+
+def with_monster_kong(name: str, seed: int, steps: int) -> list[str]:
+    """
+    :param name: a task of the Monster Kong study
+    :param seed: of the run
+    :param steps: of the run
+    :return: a row of the table
+    """
+    setting, goal = KONG_TASKS[name]
+    config = {"task": name, "method": "caps", "preset": "recommended", "observation": "features", "steps": steps}
+    arguments = arguments_of(config)
+    arguments["termination_kwargs"] |= {"learning_rate": None}
+    sources = make_sources(setting, goal, "features", "planner", Path())
+    env = MonsterKongVecEnv(entry_of(config)["n_envs"], setting, goal, "features", horizon_of(config))
+    model = CAPS("MlpPolicy", env, source_policies=sources, seed=seed, **arguments).learn(steps, log_interval=10**9)
+    evaluate = ExactEvaluation(setting, goal)
+    observations, optimal = evaluate.observations, evaluate.plan.optimal
+    _, beta = model.policy.values_and_terminations(observations)
+    starts = np.ones(len(observations), dtype=bool)
+    actions, _ = model.options.actions(observations, model.options.initial_states(), starts)
+    worse = ~np.take_along_axis(optimal, actions[:, : len(sources)], axis=1)
+    found = area(beta[:, : len(sources)], worse, optimal.any(axis=1) & (evaluate.plan.steps > 0))
+    returns = []
+    for mode in get_args(Execution):
+        model.policy.execution_mode = mode
+        returns.append(evaluate(model).returns.mean() / evaluate.optimum)
+    return [name, "networks", str(seed), f"{found:.2f}", *(f"{each:.2f}" for each in returns)]
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.terminations", description=__doc__)
     parser.add_argument("--seeds", nargs="+", type=int, default=[20, 21, 22])
+    parser.add_argument("--monster-kong", action="store_true", help="in place of the grid")
+    parser.add_argument("--steps", type=int, default=400_000, help="of a run on Monster Kong")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     th.set_num_threads(1)
     rows = []
-    for name in TASKS:
+    if args.monster_kong:
+        rows = [with_monster_kong(name, seed, args.steps) for name in ("g1", "g2") for seed in args.seeds]
+    for name in () if args.monster_kong else TASKS:
         rows += [row for reward in (1.0, 10.0) for row in with_tables(name, args.seeds, reward)]
         rows += [with_networks(name, seed) for seed in args.seeds]
     print(f"Measured on {machine()}\n")
