@@ -66,6 +66,24 @@ def test_what_the_suite_runs() -> None:
     assert runs("kong-g1", "--method", "prql", "--seeds", "1", "2") == {("prql", "helpful"): 2}
     ablations = settings("reuse", "ablations")
     assert runs("grid-g", "--ablations") == {(method, "helpful"): 5 for method in ("caps", *ablations)}
+    tried = runs("grid-tuning", "--trials")
+    assert len(tried) == 4 * len(settings("reuse", "trials"))
+    assert set(tried.values()) == {3}
+    unreported = {"cartpole-tuning", "mountaincar-tuning", "grid-tuning"}
+    assert set(study.usual_tasks(parser.parse_args(["--trials"]))) == unreported
+    assert set(study.usual_tasks(parser.parse_args([]))) == set(TASKS) - unreported
+
+
+def test_as_many_settings_are_tried_for_each_method() -> None:
+    trials = settings("reuse", "trials")
+    assert {len(tried) for tried in trials.values()} == {4}
+    assert get_method("prql-trial-0") == get_method("prql")
+    config = {"task": "key-door", "sources": "helpful", "seed": 0}
+    for name, tried in trials.items():
+        for i, arguments in enumerate(tried):
+            model = build({**config, "method": f"{name}-trial-{i}"}, Path())
+            for argument, value in arguments.items():
+                assert getattr(model, argument) == value
 
 
 def test_an_ablation_takes_one_thing_away() -> None:

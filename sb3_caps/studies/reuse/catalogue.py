@@ -97,7 +97,7 @@ def lander_heuristic() -> Any:
     return as_source(each(partial(heuristic, discrete)), name=HEURISTIC)
 
 
-def _register_trained(name: str, kind: str, make_env: EnvMaker, steps: int, held_back: bool = False) -> None:
+def _register_trained(name: str, kind: str, make_env: EnvMaker, steps: int, **kwargs: Any) -> None:
     """A task whose sources were trained on its family's original, the first word of its name."""
     family = name.split("-")[0]
     sources = (f"{family}-dqn", f"{family}-ppo", *([HEURISTIC] if family == "lander" else []))
@@ -115,7 +115,7 @@ def _register_trained(name: str, kind: str, make_env: EnvMaker, steps: int, held
             helpful=lambda folder: load_trained(folder, *sources),
             harmful=lambda folder: load_trained(folder, *harmful),
             best=best,
-            held_back=held_back,
+            **kwargs,
         )
     )
 
@@ -130,11 +130,11 @@ def _grid_policy(map_name: str, goal: str, name: str) -> Any:
     return as_source(TablePolicy(_grid_plan(map_name, goal).policy), name=name)
 
 
-def _register_grid(name: str, map_name: str, goal: str) -> None:
+def _register_grid(name: str, map_name: str, goal: str, **kwargs: Any) -> None:
     make_env = partial(batched_env, partial(Grid, map_name, goal))
 
     def helpful(_: Path) -> list[Any]:
-        return [_grid_policy("rooms", source, source) for source in ("G1", "G2", "G3", "G4")]
+        return [_grid_policy("rooms", source, source) for source in ("G1", "G2", "G3", "G4") if source != goal]
 
     def harmful(_: Path) -> list[Any]:
         values = _grid_plan(map_name, goal).action_values
@@ -146,7 +146,7 @@ def _register_grid(name: str, map_name: str, goal: str) -> None:
     def optimum() -> float:
         return _grid_plan(map_name, goal).value
 
-    register_task(Task(name, "grid", make_env, 32_000, helpful, harmful, best, optimum, GRID_GAMMA))
+    register_task(Task(name, "grid", make_env, 32_000, helpful, harmful, best, optimum, GRID_GAMMA, **kwargs))
 
 
 class KongTable(OptimalPolicy):
@@ -255,3 +255,11 @@ _register_kong("kong-b-diamond", "b", "diamond")
 _register_kong("kong-third", str(MAPS / "kong_third.txt"), "princess", held_back=True)
 _register_errands("key-door", key_and_door, "KD", GAMMA)
 _register_errands("delivery", delivery, "ABCD", 1.0)
+# Settings of methods are chosen on these
+_register_trained(
+    "cartpole-tuning", "classic", partial(batched_env, CartPole, force=5.0, length=1.0), 24_000, reported=False
+)
+_register_trained(
+    "mountaincar-tuning", "mountaincar", partial(batched_env, MountainCar, force=0.0009), 32_000, reported=False
+)
+_register_grid("grid-tuning", "rooms", "G2", reported=False)

@@ -18,6 +18,8 @@ from sb3_caps.studies.shared.runs import Run
 N_EVALUATIONS = 16
 EVALUATION_SEED = 1_000_000
 FINAL_SEED = 2_000_000
+# Between the name of a method and the number of a setting that is tried for it
+TRIAL = "-trial-"
 # Settings of a kind of task that are no arguments of an algorithm
 NO_ARGUMENTS = ("n_envs", "net_arch", "episodes", "final_episodes")
 
@@ -43,8 +45,8 @@ def get_method(name: str) -> Method:
     """
     Find a method.
 
-    :param name: an entry of ``methods`` or ``ablations`` in ``zoo_configs/reuse.yml``, or the import string
-        ``package.module:Class`` of an algorithm with DQN's arguments and ``source_policies``
+    :param name: an entry of ``methods``, ``ablations`` or ``trials`` (``prql-trial-2``) in ``zoo_configs/reuse.yml``,
+        or the import string ``package.module:Class`` of an algorithm with DQN's arguments and ``source_policies``
     :return: the method
     """
     known = settings("reuse", "methods")
@@ -53,6 +55,11 @@ def get_method(name: str) -> Method:
     ablations = settings("reuse", "ablations")
     if name in ablations:
         return Method(algorithm=known["caps"]["algorithm"], **ablations[name])
+    base, _, number = name.rpartition(TRIAL)
+    if base in known:
+        tried = settings("reuse", "trials")[base][int(number)]
+        label = ", ".join([known[base]["label"], *(f"{key}={value}" for key, value in tried.items())])
+        return Method(**known[base] | {"label": label, "arguments": known[base].get("arguments", {}) | tried})
     if ":" not in name:
         raise ValueError(f"There is no method {name!r}: the methods are {', '.join(known)}, or package.module:Class.")
     pkgutil.resolve_name(name)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sb3_caps.common.settings import settings
 from sb3_caps.studies.reuse.references import find_references, source_returns
-from sb3_caps.studies.reuse.runs import N_EVALUATIONS, execute, get_method
+from sb3_caps.studies.reuse.runs import N_EVALUATIONS, TRIAL, execute, get_method
 from sb3_caps.studies.reuse.sources import CONDITIONS
 from sb3_caps.studies.reuse.tasks import TASKS, get_task
 from sb3_caps.studies.reuse.training import train_missing, trainings
@@ -17,6 +17,8 @@ from sb3_caps.studies.shared.scheduler import finished_runs, run_missing, this_c
 
 # More seeds for what everything is compared with, fewer for what only CAPS is tried with
 SEEDS, MANY_SEEDS, FEW_SEEDS = range(5), range(10), range(3)
+# Of runs that settings are chosen by
+TRIAL_SEEDS = range(100, 103)
 COMPARED_WITH = ("dqn", "caps", "caps-none")
 OTHER_CONDITIONS = ("useless", "harmful", "mixed", "best")
 # Kinds of tasks that take more steps than all others together: the comparison alone, with few seeds
@@ -46,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", type=int, help="environment steps of each run, by default the task's own")
     parser.add_argument("--quick", action="store_true", help="three tasks, five methods, three seeds")
     parser.add_argument("--ablations", action="store_true", help="CAPS with one thing taken away, five tasks and seeds")
+    parser.add_argument("--trials", action="store_true", help="settings of methods, on tasks that are not reported")
     parser.add_argument("--train", action="store_true", help="train sources and references that are missing, and stop")
     parser.add_argument("--references", action="store_true", help="find the references of the tasks, and stop")
     parser.add_argument("--draw", action="store_true", help="run nothing: report on the runs that are there")
@@ -66,8 +69,7 @@ def run(args: argparse.Namespace) -> int:
     check_at_least(1, jobs=args.jobs)
     check_at_least(N_EVALUATIONS, steps=args.steps)
     trained = args.trained or args.results / "sources"
-    usual = ABLATION_TASKS if args.ablations else QUICK_TASKS if args.quick else TASKS
-    tasks = args.task or list(usual)
+    tasks = args.task or usual_tasks(args)
     errors: list[str] = []
     with locked(args.results):
         if args.train:
@@ -97,13 +99,8 @@ def planned(args: argparse.Namespace, tasks: list[str], trained: Path) -> Iterat
     :param trained: the folder of trained sources
     :return: all runs of the suite
     """
-    if args.method:
-        methods = args.method
-    elif args.ablations:
-        methods = ["caps", *settings("reuse", "ablations")]
-    else:
-        methods = QUICK_METHODS if args.quick else list(settings("reuse", "methods"))
-    seeds = args.seeds or (SEEDS if args.ablations else None)
+    methods = args.method or usual_methods(args)
+    seeds = args.seeds or (SEEDS if args.ablations else TRIAL_SEEDS if args.trials else None)
     for task in tasks:
         long = get_task(task).kind in LONG_KINDS
         for method in methods:
@@ -117,6 +114,22 @@ def planned(args: argparse.Namespace, tasks: list[str], trained: Path) -> Iterat
             for condition in conditions:
                 for seed in seeds or default_seeds(method, condition, args.quick or long):
                     yield make_run(args.results, task, method, condition, seed, trained, args.steps)
+
+
+def usual_tasks(args: argparse.Namespace) -> list[str]:
+    """:return: the names of the tasks where the user names none"""
+    if args.ablations or args.quick:
+        return list(ABLATION_TASKS if args.ablations else QUICK_TASKS)
+    return [name for name, task in TASKS.items() if task.reported != args.trials]
+
+
+def usual_methods(args: argparse.Namespace) -> list[str]:
+    """:return: the names of the methods where the user names none"""
+    if args.ablations:
+        return ["caps", *settings("reuse", "ablations")]
+    if args.trials:
+        return [f"{name}{TRIAL}{i}" for name, tried in settings("reuse", "trials").items() for i in range(len(tried))]
+    return list(QUICK_METHODS if args.quick else settings("reuse", "methods"))
 
 
 def default_seeds(method: str, condition: str, few: bool) -> range:

@@ -34,6 +34,7 @@ class Task:
     :param reference: the return that counts as 1; by default the optimum or what ``references.json`` says
     :param random: the return that counts as 0, that of random actions; by default what ``references.json`` says
     :param held_back: whether nothing may be chosen on this task
+    :param reported: False for a task that settings of methods are chosen on
     :param arguments: settings in place of those of its kind
     """
 
@@ -49,6 +50,7 @@ class Task:
     reference: float | None = None
     random: float | None = None
     held_back: bool = False
+    reported: bool = True
     arguments: dict[str, Any] = field(default_factory=dict)
 
     @property
