@@ -53,8 +53,8 @@ def test_a_long_run_with_a_small_buffer(kind: str, steps: int, arguments: dict[s
     model.learn(steps * TIMES, reset_num_timesteps=False, log_interval=100)
     grown = resident() - before
     print(f"{kind}: {grown:.2f} MB more after {steps * TIMES:,} steps")
-    # With compressed images malloc settles at 2.2 MB more, after 100,000 steps as after 300,000
-    assert grown < 3.0
+    # With compressed images malloc settles at 3 to 4 MB more, after 100,000 steps as after 1,400,000
+    assert grown < 5.0
 
 
 def test_observations_that_never_come_back_are_not_remembered_for_long() -> None:
