@@ -145,9 +145,10 @@ def main() -> None:
     rows = []
     if args.monster_kong:
         rows = [with_monster_kong(name, seed, args.steps) for name in ("g1", "g2") for seed in args.seeds]
-    for name in () if args.monster_kong else TASKS:
-        rows += [row for reward in (1.0, 10.0) for row in with_tables(name, args.seeds, reward)]
-        rows += [with_networks(name, seed) for seed in args.seeds]
+    else:
+        for name in TASKS:
+            rows += [row for reward in (1.0, 10.0) for row in with_tables(name, args.seeds, reward)]
+            rows += [with_networks(name, seed) for seed in args.seeds]
     print(f"Measured on {machine()}\n")
     print(markdown(["task", "learner", "seed", "area under the ROC curve", *get_args(Execution)], rows))
 

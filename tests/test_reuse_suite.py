@@ -78,6 +78,9 @@ def test_as_many_settings_are_tried_for_each_method() -> None:
     trials = settings("reuse", "trials")
     assert {len(tried) for tried in trials.values()} == {4}
     assert get_method("prql-trial-0") == get_method("prql")
+    for name in ("prql-trial-4", "prql-trial-x", "dqn-trial-0"):
+        with pytest.raises(ValueError, match="There is no method"):
+            get_method(name)
     config = {"task": "key-door", "sources": "helpful", "seed": 0}
     for name, tried in trials.items():
         for i, arguments in enumerate(tried):

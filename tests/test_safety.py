@@ -12,7 +12,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 from sb3_caps import CAPS, as_source
 from sb3_caps.caps.networks import OptionQNetwork
-from sb3_caps.caps.trials import KEPT, LATEST
+from sb3_caps.caps.trials import KEPT, LATEST, Trials
 from tests.hand_walk import LEFT, RIGHT, Walk, go_left, go_right
 
 CELLS = np.eye(5, dtype=np.float32)
@@ -83,19 +83,25 @@ def test_the_margin_is_for_sources_that_do_better_than_exploring(tmp_path: Path)
     assert make(safe=False).learn(1000).policy.execution.margins == (0.02, 0.02)
 
 
-def test_the_kept_learner_is_checked_in_the_last_tenth() -> None:
-    """It reaches the goal, what was learned since then does not: episodes without exploration show who acted."""
+def with_a_kept_learner(steps: int) -> tuple[CAPS, Trials]:
+    """A run whose kept network reaches the goal, and whose latest one never does."""
     model = make(source_policies=[go_left, go_left], exploration_initial_eps=0.0, exploration_final_eps=0.0)
     model.learn(2)
     assert model._trials is not None
     always(model.policy.q_net_kept, RIGHT)
     model._trials.kept_returns = [9.0]
-    model.learn(2000, reset_num_timesteps=False)
+    model.learn(steps, reset_num_timesteps=False)
     assert set(model._trials.learner_rewards) == {0.0}
-    assert len(model._trials.checked_rewards) >= 5
-    assert set(model._trials.checked_rewards) == {1.0}
+    return model, model._trials
+
+
+def test_the_kept_learner_is_checked_in_the_last_tenth() -> None:
+    """It reaches the goal, what was learned since then does not: episodes without exploration show who acted."""
+    model, trials = with_a_kept_learner(2000)
+    assert len(trials.checked_rewards) >= 5
+    assert set(trials.checked_rewards) == {1.0}
     learner = model.reuse_summary().policies[-1]
-    assert (learner.mean_reward, learner.episodes) == (1.0, len(model._trials.checked_rewards))
+    assert (learner.mean_reward, learner.episodes) == (1.0, len(trials.checked_rewards))
 
 
 def test_a_source_that_does_worse_than_exploring_is_no_option(tmp_path: Path) -> None:
@@ -117,14 +123,8 @@ def test_a_source_that_does_worse_than_exploring_is_no_option(tmp_path: Path) ->
 
 def test_episodes_explore_by_what_was_kept_as_long_as_it_is_better() -> None:
     """It goes right, the latest network left: the goal is reached while exploring, and not where that one is judged."""
-    model = make(source_policies=[go_left, go_left], exploration_initial_eps=0.0, exploration_final_eps=0.0)
-    model.learn(2)
-    assert model._trials is not None
-    always(model.policy.q_net_kept, RIGHT)
-    model._trials.kept_returns = [9.0]
-    model.learn(1000, reset_num_timesteps=False)
-    assert set(model._trials.learner_rewards) == {0.0}
-    assert list(model._trials.plain_returns)[-5:] == pytest.approx([0.999**3] * 5)
+    _, trials = with_a_kept_learner(1000)
+    assert list(trials.plain_returns)[-5:] == pytest.approx([0.999**3] * 5)
 
 
 def test_nothing_is_learned_of_a_source_that_is_given_up() -> None:

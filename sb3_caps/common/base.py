@@ -172,6 +172,9 @@ class PolicyReuseAlgorithm(DQN):
             self.lr_schedule = self.learning_rate.over(total_timesteps)
         if isinstance(self.given_exploration_schedule, PiecewiseLinear):
             self.exploration_schedule = self.given_exploration_schedule.over(total_timesteps)
+        assert self.env is not None
+        # Once for a run: environments may be in other processes
+        self._option_labels = option_labels(self.options.names, self.options.n_sources, action_names(self.env))
         self._start_run()
         return setup
 
@@ -230,9 +233,7 @@ class PolicyReuseAlgorithm(DQN):
         """
         Write log data.
         """
-        assert self.env is not None
-        labels = option_labels(self.options.names, self.options.n_sources, action_names(self.env))
-        self._statistics.record(self.logger, labels, self.options.n_sources)
+        self._statistics.record(self.logger, self._option_labels, self.options.n_sources)
         self._statistics = OptionStatistics(len(self.options))
         super().dump_logs()
 

@@ -180,20 +180,22 @@ def ablation_table(groups: Mapping[str, Sequence[Result]]) -> str | None:
     for label in labels:
         if label not in groups or whole is None:
             continue
-        row = [label]
-        for scores in ("areas", "ends"):
-            ours, theirs = (
-                [getattr(result, scores) for result in groups[label]],
-                [getattr(result, scores) for result in whole],
-            )
-            low, high = stratified_interval(mean_difference, ours, theirs)
-            row.append(f"{mean_difference(ours, theirs):+.2f} ({low:+.2f} to {high:+.2f})")
-        worst = min(
-            zip(groups[label], whole, strict=True), key=lambda pair: pair[0].areas.mean() - pair[1].areas.mean()
-        )
-        lost = worst[0].areas.mean() - worst[1].areas.mean()
-        rows.append([*row, f"{worst[0].task.name}, {lost:+.2f}"])
+        pairs = list(zip(groups[label], whole, strict=True))
+        areas = difference([result.areas for result in groups[label]], [result.areas for result in whole])
+        ends = difference([result.ends for result in groups[label]], [result.ends for result in whole])
+        lost, task = min((without.areas.mean() - caps.areas.mean(), caps.task.name) for without, caps in pairs)
+        rows.append([label, areas, ends, f"{task}, {lost:+.2f}"])
     return markdown(["CAPS with", "area", "last fifth", "most on"], rows) if rows else None
+
+
+def difference(scores: Scores, others: Scores) -> str:
+    """
+    :param scores: by task
+    :param others: those of another method
+    :return: by how much the first are higher in the mean over tasks, with its interval
+    """
+    low, high = stratified_interval(mean_difference, scores, others)
+    return f"{mean_difference(scores, others):+.2f} ({low:+.2f} to {high:+.2f})"
 
 
 def with_interval(scores: Scores) -> str:

@@ -56,10 +56,10 @@ def get_method(name: str) -> Method:
     if name in ablations:
         return Method(algorithm=known["caps"]["algorithm"], **ablations[name])
     base, _, number = name.rpartition(TRIAL)
-    if base in known:
-        tried = settings("reuse", "trials")[base][int(number)]
-        label = ", ".join([known[base]["label"], *(f"{key}={value}" for key, value in tried.items())])
-        return Method(**known[base] | {"label": label, "arguments": known[base].get("arguments", {}) | tried})
+    tried = {str(i): each for i, each in enumerate(settings("reuse", "trials").get(base, ()))}
+    if number in tried:
+        label = ", ".join([known[base]["label"], *(f"{key}={value}" for key, value in tried[number].items())])
+        return Method(**known[base] | {"label": label, "arguments": known[base].get("arguments", {}) | tried[number]})
     if ":" not in name:
         raise ValueError(f"There is no method {name!r}: the methods are {', '.join(known)}, or package.module:Class.")
     pkgutil.resolve_name(name)
