@@ -124,6 +124,33 @@ def test_a_turn_lasts_for_its_duration() -> None:
         np.testing.assert_array_equal(options[lasts], first[lasts])
 
 
+@pytest.mark.parametrize(
+    ("source", "way", "steps"),
+    [
+        (0, [5, 5, 5, 5, 5], 1),  # into a wall
+        (0, [5, 6, 7, 6, 7], 3),  # to and fro
+        (0, [5, 6, 7, 8, 9], 5),
+        (-1, [5, 5, 5, 5, 5], 5),  # the learner may come back to where it was
+    ],
+)
+def test_a_turn_of_a_source_ends_where_it_goes_in_a_circle(
+    source: int, way: list[int], steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exploration = DrawnDurations(1, 3, share=1.0)
+    # Every episode is mixed, and the turn that follows is the learner's
+    monkeypatch.setattr(np.random, "random", lambda size: np.full(size, 0.9))
+    exploration.start_episodes(np.ones(1, dtype=bool))
+    exploration.sources[:], exploration.left[:] = source, 100
+    left = []
+    for cell in way:
+        # The other half of the observation is always the same
+        exploration.choose(np.full(1, 2), 0.0, [np.array([cell]), np.zeros((1, 2))])
+        left.append(int(exploration.left[0]))
+    assert left[:steps] == [99, 98, 97, 96, 95][:steps]
+    assert all(each < 10 for each in left[steps:])
+    assert exploration.sources.tolist() == [source if steps == len(way) else -1]
+
+
 def test_durations_go_up_to_the_length_of_an_episode() -> None:
     """The mean of all so far, and then the latest ones count for more; none is known at first."""
     exploration, one = DrawnDurations(1, 3, share=1.0), np.ones(1, dtype=bool)

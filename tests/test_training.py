@@ -151,10 +151,17 @@ class SlowRule:
                     if option not in self.given_up and self.action(option, state) == self.buffer.actions[step]:
                         losses.append(F.smooth_l1_loss(values[option], th.tensor(target(t, option))))
                     # Whether the action that it takes is not the best one
-                    actions = values[self.n_sources :]
-                    ends = bool(actions[self.action(option, state)] < actions.max())
+                    ends = self.worth(self.action(option, state), state, values) < float(self.allowed(values).max().detach())
                     losses.append(-0.1 * th.log(beta[option] if ends else 1 - beta[option]))
         return th.stack(losses).sum() / n_steps
+
+    def allowed(self, values: th.Tensor) -> th.Tensor:
+        return values[[option for option in range(len(values)) if option not in self.given_up]]
+
+    def worth(self, action: int, state: th.Tensor, values: th.Tensor) -> float:
+        """That of the best option that takes an action."""
+        taking = [o for o in range(len(values)) if o not in self.given_up and self.action(o, state) == action]
+        return max(float(values[o].detach()) for o in taking)
 
     def targets(self, steps: list[tuple[int, int]]) -> Any:
         """:return: the target of an option at a step of a sequence, by recursion"""

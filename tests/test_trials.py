@@ -323,13 +323,48 @@ def test_sources_beside_exploring() -> None:
         episode(trials, LEARNING, each)
     assert trials.standings.tolist() == [0, 0, 0]
     episode(trials, LEARNING, 1.0)
-    # 1.2 and 1 differ by more than a standard error of 0.14; of the third one trial is too few
+    # 1.2 and 1 differ by less than one and a half standard errors of 0.144; of the third one trial is too few
+    assert trials.standings.tolist() == [0, -1, 0]
+    episode(trials, 0, 1.4)
+    # 1.267 and 1 by more than one and a half of 0.113
     assert trials.standings.tolist() == [1, -1, 0]
     for each in (1.2, 1.3, 1.2, 1.3) * 4:
         episode(trials, LEARNING, each)
     assert len(trials.exploring_returns) == 20
     # The mean of the first twenty is 1.1875
     assert trials.standings.tolist() == [0, -1, 0]
+
+
+@pytest.mark.parametrize("trials_of_it", [2, 5, 20])
+def test_one_success_by_luck_is_no_standing(trials_of_it: int) -> None:
+    """A mean of 1 / n is one standard error above nothing, however often the source was tried."""
+    trials = after(1, [[1.0] + [0.0] * (trials_of_it - 1)])
+    for _ in range(5):
+        episode(trials, LEARNING, 0.0)
+    assert trials.standings.tolist() == [0]
+    assert trials.nothing_found()
+
+
+@pytest.mark.parametrize(
+    ("source", "learner", "expected"),
+    [
+        # No better than exploring, which gets 1: the learner, known or not, unless the source is better by 0.2
+        ([0.8, 1.2], [], LATEST),
+        ([0.8, 1.2], [0.9] * 3, LATEST),
+        ([0.8, 1.2], [0.8] * 3, 0),
+        ([0.8, 1.2], [1.0] * 3, LATEST),
+        # Better than exploring: the source, unless the learner is
+        ([1.8, 2.2], [], 0),
+        ([1.8, 2.2], [2.1] * 3, 0),
+        ([1.8, 2.2], [2.2] * 3, LATEST),
+    ],
+)
+def test_what_to_act_by_where_exploring_is_known(source: list[float], learner: list[float], expected: int) -> None:
+    """A source has a standard error of 0.2 / √2 = 0.14."""
+    trials = after(1, [source], learner)
+    for _ in range(5):
+        episode(trials, LEARNING, 1.0)
+    assert trials.acts_by() == expected
 
 
 def test_what_stretches_of_sources_bring() -> None:
@@ -366,15 +401,31 @@ def test_random_actions_until_something_is_found() -> None:
         assert not trials.nothing_found(), "too few to tell"
         episode(trials, LEARNING, 0.0)
     assert trials.nothing_found()
-    for role, mixed in ((LEARNING, True), (LEARNING, False), (GREEDY, False), (0, False)):
+    for role, mixed in ((LEARNING, True), (LEARNING, False), (GREEDY, False)):
         found = after(1, [[0.0, 0.0]])
         for _ in range(5):
             episode(found, LEARNING, 0.0)
         episode(found, role, 1.0, mixed=mixed)
         assert not found.nothing_found()
+    # A source that is known to do better is something to learn from
+    found = after(1, [[1.0, 1.0]])
+    for _ in range(5):
+        episode(found, LEARNING, 0.0)
+    assert not found.nothing_found()
     # Forgotten after twenty episodes
     episode(trials, LEARNING, 1.0)
     assert not trials.nothing_found()
     for _ in range(20):
         episode(trials, LEARNING, 0.0)
     assert trials.nothing_found()
+
+
+def test_the_latest_episodes_are_a_round_of_all_environments() -> None:
+    trials, dones = Trials(0, 0.99), np.ones(32, dtype=bool)
+    for reward in (1.0, 0.0):
+        trials.start_episodes(dones, epsilon=1.0, warm_up=True)
+        rewards = np.zeros(32)
+        rewards[0] = reward
+        trials.add_step(rewards, dones)
+        assert len(trials.plain_returns) == 32
+        assert trials.nothing_found() == (reward == 0.0)

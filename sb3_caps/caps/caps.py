@@ -274,10 +274,14 @@ class CAPS(OptionCollector):
         if self.termination is not None or self._online_termination is not None:
             return 0.0
         mask, n_sources = replay_data.mask, self.options.n_sources
-        values = estimates.values.detach()[..., n_sources:]
-        worse = values < values.max(dim=-1, keepdim=True).values
-        actions = replay_data.option_actions[: mask.numel()].reshape(*mask.shape, n_sources)
-        worse = th.cat([worse.gather(2, actions.clamp(min=0)), worse], dim=2)
+        sources = replay_data.option_actions[: mask.numel()].reshape(*mask.shape, n_sources)
+        primitives = th.arange(self.options.n_actions, device=mask.device).expand(*mask.shape, -1)
+        actions = th.cat([sources.clamp(min=0), primitives], dim=2)
+        # That of an action is the value of the best option that takes it
+        values = estimates.values.detach().masked_fill(self.policy.given_up(), -th.inf)
+        values[..., :n_sources].masked_fill_(sources < 0, -th.inf)
+        best = th.full_like(values[..., n_sources:], -th.inf).scatter_reduce(2, actions, values, "amax")
+        worse = (best < best.max(dim=-1, keepdim=True).values).gather(2, actions)
         logits = estimates.termination_logits
         losses = F.binary_cross_entropy_with_logits(logits, worse.to(logits.dtype), reduction="none")
         return TERMINATION_WEIGHT * (losses * mask[..., None]).sum() / mask.sum()

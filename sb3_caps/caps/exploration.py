@@ -1,5 +1,7 @@
 """How options are chosen while learning: by drawn durations, or by their terminations as in the paper."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 
@@ -46,7 +48,8 @@ class DrawnDurations:
     A share of the episodes is mixed: turns of a random source and turns of the learner follow each other, each as
     likely, and each for a random number of steps. Its logarithm is uniform up to the length of an episode, so that
     short and long stretches are equally likely whatever the time scale of the task is (heavy-tailed durations, as
-    Dabney and others 2021 have them for actions).
+    Dabney and others 2021 have them for actions). A source that comes back to where it was in its turn would go in a
+    circle, or run into a wall for ever: there its turn is over.
     In all other steps, and in all other episodes, actions are random with probability ε.
 
     :param n_sources: number of source policies
@@ -65,7 +68,7 @@ class DrawnDurations:
         """
         :param before: of a loaded model, whose episodes go on
         """
-        for name in ("gain", "drawn_sources", "episode_length", "n_episodes", "mixed", "sources", "left", "ages"):
+        for name in ("gain", "drawn_sources", "episode_length", "n_episodes", "mixed", "sources", "left", "ages", "seen"):
             setattr(self, name, getattr(before, name))
 
     def _resize(self, n_envs: int) -> None:
@@ -73,6 +76,8 @@ class DrawnDurations:
         # The source whose turn it is, -1 for the learner, and for how many more steps
         self.sources, self.left = np.full(n_envs, -1), np.zeros(n_envs, dtype=np.int64)
         self.ages = np.zeros(n_envs, dtype=np.int64)
+        # Where the source has been in its turn
+        self.seen: list[set[int]] = [set() for _ in range(n_envs)]
 
     def adapt(self, gain: float, useful: np.ndarray) -> None:
         """
@@ -102,12 +107,15 @@ class DrawnDurations:
         self.mixed = np.where(starts, drawn & (len(self.drawn_sources) > 0), self.mixed)
         self.sources[starts], self.left[starts], self.ages[starts] = -1, 0, 0
 
-    def choose(self, greedy: np.ndarray, epsilon: float) -> np.ndarray:
+    def choose(self, greedy: np.ndarray, epsilon: float, observations: Sequence[np.ndarray] = ()) -> np.ndarray:
         """
         :param greedy: the option that each environment would go on with
         :param epsilon: probability of a random action
+        :param observations: where the environments are, in one array or in several
         :return: the option to follow for one step
         """
+        if observations:
+            self._end_circles(observations)
         turns = np.flatnonzero(self.mixed & (self.left == 0))
         if len(turns):
             sources = np.full(len(turns), -1)
@@ -122,6 +130,15 @@ class DrawnDurations:
         random = np.random.random(len(greedy)) < epsilon
         primitives = self.n_sources + np.random.randint(self.n_actions, size=len(greedy))
         return np.where(self.sources >= 0, self.sources, np.where(random, primitives, greedy))
+
+    def _end_circles(self, observations: Sequence[np.ndarray]) -> None:
+        for i in np.flatnonzero(self.mixed):
+            here = hash(b"".join(part[i].tobytes() for part in observations))
+            if here in self.seen[i] and self.sources[i] >= 0:
+                self.left[i] = 0
+            if self.left[i] == 0:
+                self.seen[i].clear()
+            self.seen[i].add(here)
 
 
 class OptionExploration:

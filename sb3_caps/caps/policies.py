@@ -12,6 +12,7 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, Combine
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from stable_baselines3.dqn.policies import DQNPolicy
 from torch import nn
+from torch.nn import functional as F
 
 from sb3_caps.caps.exploration import epsilon_greedy
 from sb3_caps.caps.networks import OptionEstimates, OptionQNetwork, share
@@ -130,9 +131,7 @@ class CAPSPolicy(DQNPolicy):
 
     def given_up(self) -> th.Tensor:
         """:return: which options are none any more, of shape (options,)"""
-        given_up = th.zeros(len(self.options), dtype=th.bool, device=self.device)
-        given_up[: self.options.n_sources] = self.standings < 0
-        return given_up
+        return F.pad(self.standings < 0, (0, self.options.n_actions))
 
     def greedy_options(self, values: th.Tensor) -> th.Tensor:
         """

@@ -193,7 +193,8 @@ class OptionCollector(PolicyReuseAlgorithm):
         # Not needed where options end by β and nothing is tried, as in the paper
         greedy = self._greedy_options(values, beta, kept) if drawn or self.safe else active
         if isinstance(self._exploration, DrawnDurations):
-            options = self._exploration.choose(greedy, self._raised(epsilon))
+            observations = list(_by_key(self._original_observations()).values())
+            options = self._exploration.choose(greedy, self._raised(epsilon), observations)
         else:
             options = self._options_until_they_end(self._exploration, values, beta, epsilon)
         if self.safe:

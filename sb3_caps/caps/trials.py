@@ -27,7 +27,7 @@ CHECKED_SHARE, CHECKED_EPISODES, LARGEST_CHECKED_SHARE = 0.1, 2, 0.3
 EXPLORING, FEWEST_EXPLORING = 20, 5
 # By how many standard errors the learner has to be above the best source, below what it once was to be replaced,
 # and a source above or below exploring: a part of a task may be worth nothing alone
-ABOVE_SOURCE, BELOW_KEPT, ABOVE_EXPLORING, BELOW_EXPLORING = 1.0, 2.0, 1.0, 3.0
+ABOVE_SOURCE, BELOW_KEPT, ABOVE_EXPLORING, BELOW_EXPLORING = 1.0, 2.0, 1.5, 3.0
 
 
 def greedy_share(epsilon: float) -> float:
@@ -63,8 +63,8 @@ class Trials:
         self.checked_lengths: list[int] = []
         self.exploring_returns: list[float] = []
         # The latest episodes of exploring, without and with stretches of sources
-        self.plain_returns: deque[float] = deque(maxlen=EXPLORING)
-        self.mixed_returns: deque[float] = deque(maxlen=EXPLORING)
+        self.plain_returns: deque[float] = deque()
+        self.mixed_returns: deque[float] = deque()
         # What the task paid in them, not discounted: for people
         self.source_rewards: list[list[float]] = [[] for _ in range(n_sources)]
         self.learner_rewards: deque[float] = deque(maxlen=RECENT)
@@ -78,6 +78,10 @@ class Trials:
         self.roles = np.full(n_envs, LEARNING)
         self.returns, self.rewards = np.zeros(n_envs), np.zeros(n_envs)
         self.discounts, self.ages = np.ones(n_envs), np.zeros(n_envs, dtype=np.int64)
+        # One round of all environments at the least
+        latest = max(EXPLORING, n_envs)
+        self.plain_returns = deque(self.plain_returns, maxlen=latest)
+        self.mixed_returns = deque(self.mixed_returns, maxlen=latest)
 
     def start_episodes(
         self, starts: np.ndarray, epsilon: float, warm_up: bool, remaining: int = 1, steps: int = 1
@@ -229,11 +233,12 @@ class Trials:
 
     def nothing_found(self) -> bool:
         """
-        :return: whether all that was tried lately had the same return, so that there is nothing to learn from yet
+        :return: whether all that the learner did lately had the same return, and no source is known to do better, so
+            that there is nothing to learn from yet. What a source got once by luck does not count for ever.
         """
-        learner = [*self.plain_returns, *self.mixed_returns, *self.learner_returns]
-        returns = [*learner, *(each for returns in self.source_returns for each in returns)]
-        return len(self.plain_returns) >= FEWEST_EXPLORING and min(returns) == max(returns)
+        returns = [*self.plain_returns, *self.mixed_returns, *self.learner_returns]
+        alike = len(self.plain_returns) >= FEWEST_EXPLORING and min(returns) == max(returns)
+        return alike and not (self.standings > 0).any()
 
     @property
     def best_source(self) -> int | None:
@@ -250,15 +255,23 @@ class Trials:
             kept, or a source
         """
         best = self.best_source
+        # One that does no better than exploring has to be better than the learner, any other one no worse
+        explored = len(self.exploring_returns) >= FEWEST_EXPLORING
+        presumed = best is not None and not (explored and self.standings[best] < 1)
         if len(self.learner_returns) < FEWEST_RECENT:
-            return LATEST if best is None else best
+            return best if best is not None and presumed else LATEST
         learner, returns = LATEST, self.recent_returns()
         if finished or _above(self.kept_returns, returns, BELOW_KEPT):
             learner, returns = KEPT, self.kept_returns
         checked = [*self.checked_returns, *self.returns[self.overdue(CHECKING)].tolist()]
         if finished and len(checked) >= FEWEST_RECENT:
             returns = checked
-        return learner if best is None or _above(returns, self.source_returns[best], ABOVE_SOURCE) else best
+        if best is None:
+            return learner
+        rival = self.source_returns[best]
+        if presumed:
+            return learner if _above(returns, rival, ABOVE_SOURCE) else best
+        return best if _above(rival, returns, ABOVE_SOURCE) else learner
 
 
 def _bounds(returns: list[list[float]], tries: np.ndarray) -> list[float]:
