@@ -25,13 +25,14 @@ from sb3_caps.common.settings import settings
 from sb3_caps.studies.reuse import CONDITIONS, TASKS, Task, get_task, make_sources, register_task, study
 from sb3_caps.studies.reuse.catalogue import FAMILIES, MAPS
 from sb3_caps.studies.reuse.references import Alone, Random, mean_return
-from sb3_caps.studies.reuse.report import Result, ablation_table, by_label, is_below, overall_table
+from sb3_caps.studies.reuse.report import Result, ablation_table, by_label, is_below, overall_table, wide_table
 from sb3_caps.studies.reuse.runs import build, get_method
 from sb3_caps.studies.reuse.statistics import (
     interquartile_mean,
     mean_difference,
     performance_profile,
     probability_of_improvement,
+    ratio_of_means,
     stratified_interval,
 )
 from sb3_caps.studies.reuse.tasks import references
@@ -221,6 +222,12 @@ def test_mean_difference_by_hand() -> None:
     assert mean_difference([np.array([2.0, 4.0]), np.array([0.0])], [np.array([1.0]), np.array([1.0])]) == 0.5
 
 
+def test_ratio_of_means_by_hand() -> None:
+    """Means of (1 + 3) / 2 = 2 and 1, in the mean 1.5, and of 2 and 4, in the mean 3."""
+    scores, others = [np.array([1.0, 3.0]), np.array([1.0])], [np.array([2.0]), np.array([3.0, 5.0])]
+    assert ratio_of_means(scores, others) == 0.5
+
+
 def test_performance_profile_by_hand() -> None:
     profile = performance_profile([np.array([0.2, 0.6]), np.array([1.0])], np.array([0.0, 0.5, 0.9]))
     assert profile.tolist() == [1.0, 0.75, 0.5]
@@ -248,6 +255,11 @@ def test_result_by_hand() -> None:
     assert not is_below(_result([0.5, 0.55], (0.6, 0.03), [[0.0], [0.0]]))
     table = overall_table({"CAPS": [result]})
     assert "0 of 1" in table
+    control = _result([0.5], (0.6, 0.0), [[0.5, 1.0]], "caps-none")
+    table = overall_table({"CAPS": [result], "CAPS, no sources": [control]})
+    # Areas of 0.68 and 0.1, in the mean 0.39, beside 0.75
+    assert "| 0.52 (" in table
+    assert wide_table([result, control], lambda each: str(len(each.finals))).splitlines()[2] == "| key-door | 2 | 1 |"
     assert ablation_table(by_label([result])) is None
 
 
@@ -302,6 +314,16 @@ def test_a_third_party_method_and_task(tmp_path: Path, capsys: pytest.CaptureFix
     assert main([*command, "--draw"]) == 0
     assert main(command) == 0
     assert [curve.stat().st_mtime_ns for curve in curves] == written
+
+    # Someone else runs a method of their own, and compares it with these runs
+    records = json.loads((tmp_path / "runs.json").read_text())
+    assert [len(record["returns"]) for record in records] == [16] * 6
+    assert {record["method"] for record in records} == {"dqn", "caps", f"{where}:SourceFan"}
+    theirs = [*command[:5], f"{where}:SourceFan", *command[8:-1], str(tmp_path / "theirs")]
+    assert main([*theirs, "--published", str(tmp_path / "runs.json")]) == 0
+    report = (tmp_path / "theirs" / "report.md").read_text()
+    assert all(f"| {label} | 2 |" in report for label in ("DQN", "CAPS", "SourceFan"))
+    assert len(json.loads((tmp_path / "theirs" / "runs.json").read_text())) == 6
 
 
 def test_bad_sources_alone_have_a_report_too(tmp_path: Path) -> None:

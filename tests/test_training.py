@@ -151,7 +151,9 @@ class SlowRule:
                     if option not in self.given_up and self.action(option, state) == self.buffer.actions[step]:
                         losses.append(F.smooth_l1_loss(values[option], th.tensor(target(t, option))))
                     # Whether the action that it takes is not the best one
-                    ends = self.worth(self.action(option, state), state, values) < float(self.allowed(values).max().detach())
+                    ends = self.worth(self.action(option, state), state, values) < float(
+                        self.allowed(values).max().detach()
+                    )
                     losses.append(-0.1 * th.log(beta[option] if ends else 1 - beta[option]))
         return th.stack(losses).sum() / n_steps
 

@@ -68,7 +68,17 @@ class DrawnDurations:
         """
         :param before: of a loaded model, whose episodes go on
         """
-        for name in ("gain", "drawn_sources", "episode_length", "n_episodes", "mixed", "sources", "left", "ages", "seen"):
+        for name in (
+            "gain",
+            "drawn_sources",
+            "episode_length",
+            "n_episodes",
+            "mixed",
+            "sources",
+            "left",
+            "ages",
+            "seen",
+        ):
             setattr(self, name, getattr(before, name))
 
     def _resize(self, n_envs: int) -> None:

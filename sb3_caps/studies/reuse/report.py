@@ -1,9 +1,10 @@
 """The report of the suite: tables in Markdown, and the numbers behind its figures."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -16,15 +17,19 @@ from sb3_caps.studies.reuse.statistics import (
     interquartile_mean,
     mean_difference,
     probability_of_improvement,
+    ratio_of_means,
     stratified_interval,
 )
 from sb3_caps.studies.reuse.tasks import Task, get_task
 from sb3_caps.studies.shared.plots import save
-from sb3_caps.studies.shared.runs import Run, write_text
+from sb3_caps.studies.shared.runs import Run, read_rows, write_text
 from sb3_caps.studies.shared.statistics import bootstrap_interval, first_reached, median_reached
-from sb3_caps.studies.shared.tables import columns_of, markdown
+from sb3_caps.studies.shared.tables import markdown
 
 SHARE = 0.9
+RECORDS = "runs.json"
+# One run: task, sources, method and seed, its curve, its final return, and what the best source gets alone
+Record: TypeAlias = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -72,26 +77,58 @@ class Result:
         return first_reached(self.steps, self.curves, SHARE)
 
 
-def collect(runs: Sequence[Run], trained: Path) -> list[Result]:
+def records(runs: Sequence[Run], trained: Path) -> list[Record]:
     """
     :param runs: finished runs
     :param trained: the folder of trained sources
+    :return: what is to be remembered of each run, as plain values
+    """
+    found = []
+    for run in runs:
+        names = ("task", "sources", "method", "seed")
+        rows = read_rows(run.curve)
+        alone = source_returns(get_task(run.config["task"]), run.config["sources"], trained)
+        found.append(
+            {name: run.config[name] for name in names}
+            | {"steps": [int(row["steps"]) for row in rows], "returns": [row["return"] for row in rows]}
+            | {"final": json.loads((run.folder / run.result).read_text())["final"]}
+            | {"best_source": max(alone.values()) if alone else None}
+        )
+    return found
+
+
+def with_published(own: Sequence[Record], published: Sequence[Record]) -> list[Record]:
+    """
+    :param own: records of one's own runs
+    :param published: those of others, which count where there are none of one's own
+    :return: all of them
+    """
+
+    def key(record: Record) -> tuple[Any, ...]:
+        return record["task"], record["sources"], record["method"], len(record["steps"]), record["steps"][-1]
+
+    done = {key(record) for record in own}
+    return [*own, *(record for record in published if key(record) not in done)]
+
+
+def collect(found: Sequence[Record]) -> list[Result]:
+    """
+    :param found: what ``records`` remembered
     :return: them by task, sources and method
     """
-    groups: dict[tuple[str, str, str], list[Run]] = {}
-    for run in runs:
-        key = (run.config["task"], run.config["sources"], run.config["method"])
-        groups.setdefault(key, []).append(run)
+    groups: dict[tuple[str, str, str], list[Record]] = {}
+    for record in found:
+        groups.setdefault((record["task"], record["sources"], record["method"]), []).append(record)
     results = []
     for (name, sources, method), members in groups.items():
         task = get_task(name)
         low, high = task.scale
-        columns = columns_of(members)
-        finals = np.array([json.loads((run.folder / run.result).read_text())["final"] for run in members])
-        alone = source_returns(task, sources, trained)
-        curves = (columns["return"] - low) / (high - low)
-        best = max((mean, error) for mean, error in alone.values()) if alone else None
-        results.append(Result(task, method, sources, columns["steps"][0], curves, finals, best))
+        length = min(len(record["steps"]) for record in members)
+        curves = (np.array([record["returns"][:length] for record in members]) - low) / (high - low)
+        finals = np.array([record["final"] for record in members])
+        best = members[0]["best_source"]
+        steps = np.array(members[0]["steps"][:length])
+        results.append(Result(task, method, sources, steps, curves, finals, None if best is None else tuple(best)))
     return results
 
 
@@ -111,21 +148,23 @@ def by_label(results: Sequence[Result]) -> dict[str, list[Result]]:
     }
 
 
-def write_report(runs: Sequence[Run], trained: Path, folder: Path) -> str:
+def write_report(found: Sequence[Record], folder: Path) -> str:
     """
-    Write tables and figures.
+    Write tables and figures, and all that they rest on in one file.
 
-    :param runs: finished runs
-    :param trained: the folder of trained sources
+    :param found: what ``records`` remembered
     :param folder: where to
     :return: the tables
     """
-    results = collect(runs, trained)
+    write_text(folder / RECORDS, "[\n" + ",\n".join(map(json.dumps, found)) + "\n]\n")
+    results = collect(found)
     parts = ["## Over all tasks", overall_table(by_label(results))]
     for title, held_back in (("Tasks that were held back", True), ("Tasks that were not held back", False)):
         chosen = [result for result in results if result.task.held_back == held_back]
         if chosen and len(chosen) < len(results):
             parts += [f"## {title}", overall_table(by_label(chosen))]
+    parts += ["## Area on each task", wide_table(results, lambda result: f"{result.areas.mean():.2f}")]
+    parts += ["## Steps to 90% on each task", wide_table(results, lambda result: median_reached(result.reached))]
     ablations = ablation_table(by_label(results))
     if ablations is not None:
         parts += ["## CAPS with one thing taken away", ablations]
@@ -146,6 +185,7 @@ def overall_table(groups: Mapping[str, Sequence[Result]]) -> str:
     """
     methods = settings("reuse", "methods")
     rivals = {name: groups.get(methods[name]["label"]) for name in ("dqn", "caps-none")}
+    control = rivals["caps-none"]
     rows = []
     for label, group in groups.items():
         areas, ends = [result.areas for result in group], [result.ends for result in group]
@@ -161,12 +201,25 @@ def overall_table(groups: Mapping[str, Sequence[Result]]) -> str:
                 str(min(len(task) for task in areas)),
                 with_interval(areas),
                 with_interval(ends),
+                "–" if control is None or control is group else share_of(areas, [result.areas for result in control]),
                 *compared,
                 f"{below} of {len(known)}" if known else "–",
             ]
         )
-    header = ["method", "seeds", "area", "last fifth", "better than DQN", "better than no sources", "ends below source"]
-    return markdown(header, rows)
+    header = ["method", "seeds", "area", "last fifth", "mean area over that without sources"]
+    return markdown([*header, "better than DQN", "better than no sources", "ends below source"], rows)
+
+
+def wide_table(results: Sequence[Result], cell: Callable[[Result], str]) -> str:
+    """
+    :param results: all of them
+    :param cell: what to tell of each
+    :return: a table in Markdown, a row for each task and a column for each label
+    """
+    labels = list(dict.fromkeys(result.label for result in results))
+    cells = {(result.task.name, result.label): cell(result) for result in results}
+    tasks = sorted({result.task.name for result in results})
+    return markdown(["task", *labels], [[task, *(cells.get((task, label), "") for label in labels)] for task in tasks])
 
 
 def ablation_table(groups: Mapping[str, Sequence[Result]]) -> str | None:
@@ -196,6 +249,16 @@ def difference(scores: Scores, others: Scores) -> str:
     """
     low, high = stratified_interval(mean_difference, scores, others)
     return f"{mean_difference(scores, others):+.2f} ({low:+.2f} to {high:+.2f})"
+
+
+def share_of(scores: Scores, others: Scores) -> str:
+    """
+    :param scores: by task
+    :param others: those of another method
+    :return: how many times the mean of the others the mean over tasks is, with its interval
+    """
+    low, high = stratified_interval(ratio_of_means, scores, others)
+    return f"{ratio_of_means(scores, others):.2f} ({low:.2f} to {high:.2f})"
 
 
 def with_interval(scores: Scores) -> str:

@@ -51,6 +51,15 @@ def mean_difference(scores: Scores, others: Scores) -> float:
     return float(np.mean([x.mean() - y.mean() for x, y in zip(scores, others, strict=True)]))
 
 
+def ratio_of_means(scores: Scores, others: Scores) -> float:
+    """
+    :param scores: by task
+    :param others: those of another method on the same tasks
+    :return: how many times the mean over tasks of the others the mean of the first is
+    """
+    return float(np.mean([task.mean() for task in scores]) / np.mean([task.mean() for task in others]))
+
+
 def performance_profile(scores: Scores, thresholds: np.ndarray) -> np.ndarray:
     """
     :param scores: by task

@@ -1,6 +1,7 @@
 """``sb3-caps reproduce reuse``: methods of policy reuse on tasks of many kinds, with good and with bad sources."""
 
 import argparse
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -52,6 +53,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--train", action="store_true", help="train sources and references that are missing, and stop")
     parser.add_argument("--references", action="store_true", help="find the references of the tasks, and stop")
     parser.add_argument("--draw", action="store_true", help="run nothing: report on the runs that are there")
+    parser.add_argument(
+        "--published", nargs="+", type=Path, default=[], help="runs.json of other suites: report on their runs beside"
+    )
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
     parser.add_argument("--backend", choices=["loky", "dask", "ray"], default="loky")
     parser.add_argument("--address", help="of a running cluster, for Dask or Ray")
@@ -86,9 +90,12 @@ def run(args: argparse.Namespace) -> int:
             errors = run_missing(runs, execute, args.jobs, args.backend, args.address, this_command())
 
     # Matplotlib is slow to import, and workers do without it
-    from sb3_caps.studies.reuse.report import write_report
+    from sb3_caps.studies.reuse.report import records, with_published, write_report
 
-    print(write_report(finished_runs(runs, args.results), trained, args.results))
+    found = records(finished_runs(runs, args.results), trained)
+    for file in args.published:
+        found = with_published(found, json.loads(file.read_text()))
+    print(write_report(found, args.results))
     return 1 if errors else 0
 
 
