@@ -13,7 +13,6 @@ from typing import get_args
 
 import numpy as np
 import torch as th
-from scipy.stats import mannwhitneyu
 
 from benchmarks.report import machine
 from sb3_caps import CAPS
@@ -28,6 +27,7 @@ from sb3_caps.studies.monster_kong.methods import arguments_of, entry_of, horizo
 from sb3_caps.studies.monster_kong.sources import make_sources
 from sb3_caps.studies.reuse.runs import build
 from sb3_caps.studies.reuse.tasks import get_task
+from sb3_caps.studies.shared.statistics import roc_area
 from sb3_caps.studies.shared.tables import markdown
 from sb3_caps.tabular import CAPSConfig, Experiment, TabularCAPS
 
@@ -45,8 +45,7 @@ def area(terminations: np.ndarray, worse: np.ndarray, reachable: np.ndarray) -> 
     :param reachable: from which states the goal can be reached
     :return: the area under the ROC curve, over all sources and all such states
     """
-    wrong, right = terminations[reachable][worse[reachable]], terminations[reachable][~worse[reachable]]
-    return float(mannwhitneyu(wrong, right).statistic / (len(wrong) * len(right)))
+    return roc_area(terminations[reachable][worse[reachable]], terminations[reachable][~worse[reachable]])
 
 
 def area_on_grid(terminations: np.ndarray, actions: np.ndarray, map_name: str, goal: str) -> float:

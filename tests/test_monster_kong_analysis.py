@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 
 from sb3_caps.envs.monster_kong.planner import plan
-from sb3_caps.studies.monster_kong.analysis import coverage, exact_option_values, noise_table, option_actions
+from sb3_caps.studies.monster_kong.analysis import (
+    coverage,
+    exact_option_values,
+    noise_table,
+    option_actions,
+    termination_table,
+)
 
 # Two floors and four objects, so that there are three sources
 SMALL = """
@@ -44,6 +50,15 @@ def test_exact_values_lead_to_the_goal_and_noise_is_told() -> None:
     lines = list(noise_table(SMALL, ["coin"]))
     first_row = next(line for line in lines if line.startswith("| coin | 1.0 |"))
     assert first_row.split(" | ")[2].startswith("100%, ")
+
+
+def test_exact_values_of_single_actions_tell_the_best_one() -> None:
+    """With β = 1 each value is that of one action; with less the best option that takes it tells more than one does."""
+    rows = [line.strip("| ").split(" | ") for line in termination_table(SMALL, ["coin"]) if line.startswith("| coin")]
+    areas = {float(beta): (float(primitives), float(best)) for _, beta, primitives, best in rows}
+    assert areas[1.0] == (1.0, 1.0)
+    assert all(best >= primitives for primitives, best in areas.values())
+    assert areas[0.06][0] < 1.0
 
 
 def test_more_steps_see_more_and_never_more_than_all() -> None:

@@ -22,6 +22,7 @@ from sb3_caps.studies.shared.statistics import (
     first_reached,
     half_width,
     median_reached,
+    roc_area,
     running_mean,
 )
 from sb3_caps.studies.shared.tables import steps_table
@@ -112,6 +113,11 @@ def test_curves_are_written_and_read(tmp_path: Path) -> None:
     write_rows(tmp_path / "curve.csv", rows)
     for found, row in zip(read_rows(tmp_path / "curve.csv"), rows, strict=True):
         assert found == pytest.approx(row)
+
+
+def test_roc_area_by_hand() -> None:
+    """Of four pairs two are right, one is equal and one is wrong."""
+    assert roc_area(np.array([3.0, 1.0]), np.array([1.0, 2.0])) == 2.5 / 4
 
 
 def test_steps_and_intervals_by_hand() -> None:

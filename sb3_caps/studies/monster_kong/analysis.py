@@ -1,8 +1,8 @@
 """
 What the settings of the Monster Kong study rest on, without any learning.
 
-How far apart β leaves the values of options is computed exactly, and how much of the way to the goal options that are
-drawn at random see is counted.
+How far apart β leaves the values of options, and which β can be learned from them, is computed exactly; how much of
+the way to the goal options that are drawn at random see is counted.
 """
 
 import argparse
@@ -21,6 +21,7 @@ from sb3_caps.studies.monster_kong.evaluation import ExactEvaluation
 from sb3_caps.studies.monster_kong.methods import TASKS
 from sb3_caps.studies.monster_kong.sources import source_goals
 from sb3_caps.studies.shared.arguments import check_at_least
+from sb3_caps.studies.shared.statistics import roc_area
 
 TERMINATIONS = (0.06, 0.12, 0.25, 0.5, 1.0)
 NOISES = (0.0, 0.005, 0.01, 0.02)
@@ -43,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """
-    Print both tables.
+    Print the tables.
 
     :param args: what ``add_arguments`` asked for
     :return: the exit code
@@ -51,6 +52,7 @@ def run(args: argparse.Namespace) -> int:
     check_at_least(N_GAMES, steps=args.steps)
     for lines in (
         noise_table(args.setting, args.goal),
+        termination_table(args.setting, args.goal),
         coverage_table(args.setting, args.goal, args.steps, args.seeds),
     ):
         for line in lines:
@@ -122,6 +124,36 @@ def noise_table(setting: str | Path, goals: list[str], seed: int = 0) -> Iterato
                 ]
                 cells.append(", ".join(f"{outcome.returns.mean() / evaluate.optimum:.0%}" for outcome in outcomes))
             yield f"| {goal} | {beta} | {' | '.join(cells)} |"
+
+
+def termination_table(setting: str | Path, goals: list[str]) -> Iterator[str]:
+    """
+    How well exact option values tell whether the action of a source is the best one: what β can learn at best.
+
+    :param setting: the map
+    :param goals: of the target tasks
+    :return: the lines of a table: the area under the ROC curve, by the values of primitive options alone, and by the
+        best option that takes each action, as CAPS learns β
+    """
+    yield "Is the action of a source the best one? Area under the ROC curve by exact option values:"
+    yield "| goal | β | by primitive options | by the best option that takes an action |"
+    yield "| --- " * 4 + "|"
+    for goal in goals:
+        solution, actions = plan(setting, goal), option_actions(setting, goal)
+        n_sources = actions.shape[1] - len(ACTIONS)
+        sources, reachable = actions[:, :n_sources], solution.optimal.any(axis=1) & (solution.steps > 0)
+        wrong = ~np.take_along_axis(solution.optimal, sources, axis=1)[reachable]
+        for beta in TERMINATIONS:
+            values = exact_option_values(setting, goal, beta)
+            primitives = values[:, n_sources:]
+            best = primitives.copy()
+            for option in range(n_sources):
+                np.maximum.at(best, (np.arange(len(best)), actions[:, option]), values[:, option])
+            areas = []
+            for worth in (primitives, best):
+                lost = worth.max(axis=1, keepdims=True) - np.take_along_axis(worth, sources, axis=1)
+                areas.append(roc_area(lost[reachable][wrong], lost[reachable][~wrong]))
+            yield f"| {goal} | {beta} | {areas[0]:.2f} | {areas[1]:.2f} |"
 
 
 def coverage_table(setting: str | Path, goals: list[str], steps: int, seeds: list[int]) -> Iterator[str]:

@@ -104,3 +104,13 @@ def median_reached(reached: np.ndarray) -> str:
     median = np.median(reached)
     count = f"{int(np.isfinite(reached).sum())}/{len(reached)}"
     return f"{median:,.0f} ({count})" if np.isfinite(median) else f"– ({count})"
+
+
+def roc_area(positives: np.ndarray, negatives: np.ndarray) -> float:
+    """
+    :param positives: scores of what should have high ones
+    :param negatives: scores of the others
+    :return: the area under the ROC curve: how likely one of the first is above one of the second; equal is half
+    """
+    statistic = require("scipy.stats", "studies").mannwhitneyu(positives, negatives).statistic
+    return float(statistic / (len(positives) * len(negatives)))
