@@ -208,10 +208,10 @@ def test_when_the_learner_is_kept() -> None:
     assert trials.kept_returns == [1.0, 2.0, 3.0]
     assert episode(trials, GREEDY, 6.0)
     assert trials.kept_returns == trials.kept_rewards == [1.0, 2.0, 3.0, 0.0, 6.0]
-    assert episode(trials, GREEDY, 1.0), "2.4 again: the later one is kept"
-    assert trials.kept_returns == [2.0, 3.0, 0.0, 6.0, 1.0]
-    assert not episode(trials, GREEDY, 1.9)
-    assert trials.kept_returns == [2.0, 3.0, 0.0, 6.0, 1.0]
+    assert not episode(trials, GREEDY, 1.0), "2.4 again: the first one stays, a later one may be about to forget"
+    assert trials.kept_returns == [1.0, 2.0, 3.0, 0.0, 6.0]
+    assert episode(trials, GREEDY, 2.5)
+    assert trials.kept_returns == [3.0, 0.0, 6.0, 1.0, 2.5]
 
 
 def test_the_summary_is_of_the_learner_that_acts() -> None:

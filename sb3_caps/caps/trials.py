@@ -185,11 +185,14 @@ class Trials:
         return better
 
     def _keep(self) -> bool:
-        """Remember the latest episodes of the learner if they are the best ones so far."""
+        """
+        Remember the latest episodes of the learner if they are better than any before. As good as before is not enough:
+        where all returns are alike, that would keep the last learner before it forgets.
+        """
         returns = self.recent_returns()
         if len(self.learner_returns) < FEWEST_RECENT:
             return False
-        if self.kept_returns and np.mean(returns) < np.mean(self.kept_returns):
+        if self.kept_returns and np.mean(returns) <= np.mean(self.kept_returns):
             return False
         self.kept_returns, self.kept_rewards = returns, list(self.learner_rewards)
         # They were of another one
