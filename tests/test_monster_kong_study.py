@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -17,6 +18,8 @@ import torch as th
 from stable_baselines3 import DQN
 
 from sb3_caps import CAPS, PAPER
+from sb3_caps.common.execution import OptionExecution
+from sb3_caps.envs.monster_kong.physics import ACTIONS
 from sb3_caps.envs.monster_kong.planner import plan
 from sb3_caps.envs.monster_kong.sources import optimal_policy
 from sb3_caps.envs.monster_kong.vec_env import MonsterKongVecEnv
@@ -216,6 +219,48 @@ def test_a_finished_model_is_executed_as_it_was_and_otherwise(tmp_path: Path) ->
     model.policy.q_net_average = None
     expected = evaluate(model).returns.mean() / evaluate.optimum
     assert shares["| without `averaging`"] == f"{expected:.1%}"
+    assert "| call-and-return, ends drawn" in shares
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.3, 1.0])
+def test_options_end_with_probability_beta(beta: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluate, ended = ExactEvaluation(MAP, "princess", horizon=50), []
+    states = len(evaluate.observations)
+    # An agent that does nothing plays to the end
+    actions = np.full((states, 2), ACTIONS.index("no-op"))
+    next_options = OptionExecution.next_options
+
+    def watch(active: np.ndarray, starts: bool, ends: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+        ended.append(ends[:, 0])
+        return next_options(active, starts, ends, chosen)
+
+    monkeypatch.setattr(OptionExecution, "next_options", staticmethod(watch))
+    evaluate.follow(np.zeros(states, dtype=int), np.full((states, 2), beta), actions, np.random.default_rng(0))
+    np.testing.assert_allclose(np.concatenate(ended).mean(), beta, atol=0.03)
+
+
+def test_settings_of_baselines_are_tried_on_the_map_of_tuning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    planned: list[Any] = []
+
+    def run_all(runs: list[Any], _: argparse.Namespace) -> bool:
+        planned.extend(runs)
+        return False
+
+    monkeypatch.setattr(study, "run_all", run_all)
+    study.run(arguments(tmp_path, "--trials", "--steps", "400"))
+    counts = Counter(run.config["method"].rpartition("-trial-")[0] for run in planned)
+    assert counts == {"dqn": 8, "prql": 8, "ops-tl": 8}
+    assert {run.config["task"] for run in planned} == {"tuning"}
+    assert {run.config["seed"] for run in planned} == {100, 101}
+    for run in planned[::2]:
+        model = study.build(run.config, MonsterKongVecEnv(2, *TASKS["tuning"], "features"))
+        for name, value in ALL_METHODS[run.config["method"]].arguments.items():
+            assert getattr(model, name) == value
+    assert "n_steps=8" in ALL_METHODS["prql-trial-3"].label
+
+
+def test_the_third_map_has_a_goal() -> None:
+    assert ExactEvaluation(*TASKS["third"]).optimum > 0.1
 
 
 def test_the_papers_settings_are_the_papers() -> None:

@@ -21,6 +21,7 @@ from sb3_caps.studies.shared.statistics import (
     bootstrap_interval,
     first_reached,
     half_width,
+    interquartile_mean,
     median_reached,
     roc_area,
     running_mean,
@@ -113,6 +114,12 @@ def test_curves_are_written_and_read(tmp_path: Path) -> None:
     write_rows(tmp_path / "curve.csv", rows)
     for found, row in zip(read_rows(tmp_path / "curve.csv"), rows, strict=True):
         assert found == pytest.approx(row)
+
+
+def test_interquartile_mean_by_hand() -> None:
+    """Of five the middle three; of three all, since a quarter of three is less than one."""
+    assert interquartile_mean(np.array([9.0, 1.0, 2.0, 3.0, -9.0])) == 2.0
+    assert interquartile_mean(np.array([0.0, 1.0, 5.0])) == 2.0
 
 
 def test_roc_area_by_hand() -> None:

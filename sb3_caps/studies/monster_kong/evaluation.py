@@ -66,11 +66,24 @@ class ExactEvaluation:
         """
         return self.follow(*self._tables(model))
 
-    def follow(self, greedy: np.ndarray, ends: np.ndarray, actions: np.ndarray) -> Outcome:
+    def with_drawn_terminations(self, model: CAPS, seed: int) -> Outcome:
+        """
+        :param model: whose options end with probability β, as in the paper's algorithm
+        :param seed: of the draws
+        :return: an episode from each start
+        """
+        values, beta = model.policy.values_and_terminations(self.observations)
+        greedy = OptionExecution("call-and-return", model.policy.execution.margins).greedy_options(values)
+        return self.follow(greedy, beta, self._actions_of(model), np.random.default_rng(seed))
+
+    def follow(
+        self, greedy: np.ndarray, ends: np.ndarray, actions: np.ndarray, generator: np.random.Generator | None = None
+    ) -> Outcome:
         """
         :param greedy: for each state, the option that is chosen there
-        :param ends: for each state and option, whether the option ends there
+        :param ends: for each state and option, whether the option ends there; with what probability, where it is drawn
         :param actions: for each state and option, the action it takes
+        :param generator: draws whether options end, None where it is known
         :return: an episode from each start
         """
         table = self.plan.table
@@ -87,7 +100,10 @@ class ExactEvaluation:
             states, active, running = states[~done], active[~done], running[~done]
             if not len(running):
                 break
-            active = OptionExecution.next_options(active, False, ends[states], greedy[states])
+            over = ends[states]
+            if generator is not None:
+                over = generator.random((len(states), 1)) < over
+            active = OptionExecution.next_options(active, False, over, greedy[states])
         return Outcome(np.where(won, self.gamma ** (lengths - 1.0), 0.0), lengths)
 
     def _tables(self, model: BaseAlgorithm) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -24,6 +24,8 @@ EXECUTIONS: dict[str, dict[str, Any]] = {
     "without `averaging`": {"q_net_average": None},
     "call-and-return": {"execution_mode": "call-and-return"},
 }
+# How often each model plays all starts where its options end by chance
+N_DRAWS = 3
 
 
 def draw_study(runs: Sequence[Run], folder: Path) -> Iterator[str]:
@@ -71,6 +73,8 @@ def executions_table(runs: Sequence[Run]) -> str:
             for name, value in change.items():
                 setattr(found.policy, name, value)
             shares.setdefault(label, []).append(float(evaluate(found).returns.mean() / evaluate.optimum))
+        drawn = [evaluate.with_drawn_terminations(model, seed).returns.mean() for seed in range(N_DRAWS)]
+        shares.setdefault("call-and-return, ends drawn", []).append(float(np.mean(drawn) / evaluate.optimum))
     rows = [[label, f"{np.mean(each):.1%}", f"{min(each):.1%}"] for label, each in shares.items()]
     return markdown(["execution of the finished models", "mean share", "lowest"], rows)
 

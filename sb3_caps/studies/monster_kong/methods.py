@@ -1,6 +1,6 @@
 """What the Monster Kong study compares: tasks, presets and methods. What they learn with is in ``zoo_configs``."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,11 @@ from sb3_caps.envs.monster_kong.env import HORIZON
 ALGORITHMS: dict[str, type[DQN]] = {"caps": CAPS, "dqn": DQN, "prql": PRQL, "ops_tl": OPSTL}
 # The paper's target tasks: setting and goal
 REPORTED = {"g1": TARGETS["MonsterKongG1"], "g2": TARGETS["MonsterKongG2"]}
-# What is recommended was found on a map of its own, with seeds from 100
-TASKS = REPORTED | {"tuning": (str(Path(__file__).with_name("tuning.txt")), "princess")}
+# What is recommended was found on a map of its own, with seeds from 100; nothing was ever chosen on the third map
+TASKS = REPORTED | {
+    "tuning": (str(Path(__file__).with_name("tuning.txt")), "princess"),
+    "third": (str(Path(__file__).parents[1] / "reuse" / "maps" / "kong_third.txt"), "princess"),
+}
 ENTRY = "sb3_caps/MonsterKong-v0"
 
 
@@ -110,7 +113,17 @@ ABLATIONS: dict[str, Method] = {
     )
     for name in recommended_arguments()
 }
-ALL_METHODS = METHODS | PIXEL_METHODS | ABLATIONS
+# Settings of baselines to choose from, on the map of tuning
+TRIALS: dict[str, Method] = {
+    f"{name}-trial-{i}": replace(
+        METHODS[name],
+        label=", ".join([METHODS[name].label, *(f"{key}={value}" for key, value in arguments.items())]),
+        arguments=arguments,
+    )
+    for name, tried in settings("monster_kong", "trials").items()
+    for i, arguments in enumerate(tried)
+}
+ALL_METHODS = METHODS | PIXEL_METHODS | ABLATIONS | TRIALS
 LABELS = {name: method.label for name, method in ALL_METHODS.items()}
 
 

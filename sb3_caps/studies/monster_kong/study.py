@@ -22,6 +22,7 @@ from sb3_caps.studies.monster_kong.methods import (
     PRESETS,
     REPORTED,
     TASKS,
+    TRIALS,
     arguments_of,
     entry_of,
     horizon_of,
@@ -42,6 +43,8 @@ from sb3_caps.studies.shared.scheduler import finished_runs, run_missing, this_c
 # What makes up the state of a batch of games, beside what its arguments say
 GAMES_STATE = ("states", "previous", "steps", "_generators")
 QUICK_STEPS = 20_000
+# Of runs that settings are chosen by
+TRIAL_SEEDS = [100, 101]
 # A run is evaluated so many times at least
 N_EVALUATIONS = 4
 
@@ -64,6 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--address", help="of a Dask or Ray cluster; none starts one here")
     parser.add_argument("--results", type=Path, default=Path("results/monster_kong"))
     parser.add_argument("--quick", action="store_true", help="one seed, two methods, a few minutes: to see it work")
+    parser.add_argument("--trials", action="store_true", help="settings of the other methods, on the map of tuning")
     parser.add_argument("--draw", action="store_true", help="run nothing: draw what is finished")
 
 
@@ -79,6 +83,8 @@ def run(args: argparse.Namespace) -> int:
     if args.quick:
         args.seeds, args.steps = args.seeds[:1], args.steps or QUICK_STEPS
         args.method = [method for method in args.method if method in ("caps", "dqn")]
+    if args.trials:
+        args.task, args.method, args.seeds = ["tuning"], list(TRIALS), TRIAL_SEEDS
     runs = plan_runs(args)
     errors = False
     if args.draw:

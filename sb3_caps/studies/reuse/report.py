@@ -100,12 +100,12 @@ def records(runs: Sequence[Run], trained: Path) -> list[Record]:
 def with_published(own: Sequence[Record], published: Sequence[Record]) -> list[Record]:
     """
     :param own: records of one's own runs
-    :param published: those of others, which count where there are none of one's own
+    :param published: those of others, which are added where one's own have not the same task, sources, method and seed
     :return: all of them
     """
 
     def key(record: Record) -> tuple[Any, ...]:
-        return record["task"], record["sources"], record["method"], len(record["steps"]), record["steps"][-1]
+        return record["task"], record["sources"], record["method"], record["seed"], record["steps"][-1]
 
     done = {key(record) for record in own}
     return [*own, *(record for record in published if key(record) not in done)]

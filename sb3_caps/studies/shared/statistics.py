@@ -106,6 +106,15 @@ def median_reached(reached: np.ndarray) -> str:
     return f"{median:,.0f} ({count})" if np.isfinite(median) else f"– ({count})"
 
 
+def interquartile_mean(samples: np.ndarray, axis: int = 0) -> Any:
+    """
+    :param samples: one number for each run
+    :param axis: along which the runs are
+    :return: the mean without the lowest and the highest quarter of the runs, rounded down: of five the middle three
+    """
+    return require("scipy.stats", "studies").trim_mean(samples, 0.25, axis=axis)
+
+
 def roc_area(positives: np.ndarray, negatives: np.ndarray) -> float:
     """
     :param positives: scores of what should have high ones

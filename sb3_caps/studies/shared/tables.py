@@ -6,7 +6,7 @@ from typing import TypeAlias
 import numpy as np
 
 from sb3_caps.studies.shared.runs import Run, read_rows
-from sb3_caps.studies.shared.statistics import bootstrap_interval, first_reached, median_reached
+from sb3_caps.studies.shared.statistics import bootstrap_interval, first_reached, interquartile_mean, median_reached
 
 # The columns of the curves of each method, of shape (seeds, evaluations)
 Curves: TypeAlias = dict[str, dict[str, np.ndarray]]
@@ -31,18 +31,23 @@ def steps_table(curves: Curves, labels: Mapping[str, str]) -> str:
     :param labels: what to call the methods
     :return: a table in Markdown
     """
-    header = [*(f"steps to {share:.0%}" for share in SHARES), "end (mean of last fifth, 95% interval)", "lowest of it"]
+    header = [
+        *(f"steps to {share:.0%}" for share in SHARES),
+        "end (interquartile mean of last fifth, 95% interval)",
+        "lowest of it",
+    ]
     rows = []
     for method, columns in curves.items():
         shares, steps = columns["share"], columns["steps"][0]
         last = shares[:, -max(shares.shape[1] // 5, 1) :]
-        low, high = bootstrap_interval(last.mean(axis=1))
+        ends = last.mean(axis=1)
+        low, high = bootstrap_interval(ends, interquartile_mean)
         rows.append(
             [
                 labels[method],
                 str(len(shares)),
                 *(median_reached(first_reached(steps, shares, wanted)) for wanted in SHARES),
-                f"{last.mean():.1%} ({low:.1%} to {high:.1%})",
+                f"{interquartile_mean(ends):.1%} ({low:.1%} to {high:.1%})",
                 f"{last.min():.1%}",
                 f"{columns['seconds'][:, -1].mean() / 60:.1f}",
             ]
