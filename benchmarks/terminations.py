@@ -2,7 +2,8 @@
 Is β right? As a classifier of "the action of this source is not the best one here", against the planner, and as what
 ends options: call-and-return beside interruption. On the grid, with networks (CAPS's defaults) and with tables (the
 paper's rule): ``python -m benchmarks.terminations --seeds 20 21 22``. With ``--monster-kong`` on Monster Kong from
-features instead, with the preset of its study but β learned as by default, 7 minutes a run.
+features instead, with the preset of its study but β learned as by default, 7 minutes a run. Beside β: how well the
+option values tell the same, which is what β can learn from them.
 """
 
 import argparse
@@ -21,6 +22,7 @@ from sb3_caps.common.execution import Execution
 from sb3_caps.envs.grid import GridMap, plan
 from sb3_caps.envs.grid.batched import GridTask
 from sb3_caps.envs.monster_kong.vec_env import MonsterKongVecEnv
+from sb3_caps.studies.monster_kong.analysis import lost_by_sources
 from sb3_caps.studies.monster_kong.evaluation import ExactEvaluation
 from sb3_caps.studies.monster_kong.methods import TASKS as KONG_TASKS
 from sb3_caps.studies.monster_kong.methods import arguments_of, entry_of, horizon_of
@@ -72,7 +74,7 @@ def with_networks(name: str, seed: int) -> list[str]:
     model = build(config, Path()).learn(task.steps, log_interval=10**9)
     assert isinstance(model, CAPS)
     cells = np.arange(GridMap.load(TASKS[name][0]).n_cells)
-    _, beta = model.policy.values_and_terminations(cells)
+    values, beta = model.policy.values_and_terminations(cells)
     starts = np.ones(len(cells), dtype=bool)
     actions, _ = model.options.actions(cells, model.options.initial_states(), starts)
     returns = []
@@ -80,8 +82,10 @@ def with_networks(name: str, seed: int) -> list[str]:
         model.policy.execution_mode = mode
         env = task.make_env(100, seed)
         returns.append(discounted_returns(model, env, task.discount, EPISODES).mean() / task.scale[1])
-    found = area_on_grid(beta[:, : len(SOURCES)], actions[:, : len(SOURCES)], *TASKS[name])
-    return [name, "networks", str(seed), f"{found:.2f}", *(f"{each:.2f}" for each in returns)]
+    sources = actions[:, : len(SOURCES)]
+    scores = (beta[:, : len(SOURCES)], lost_by_sources(values, actions, sources))
+    found = [area_on_grid(each, sources, *TASKS[name]) for each in scores]
+    return [name, "networks", str(seed), *(f"{each:.2f}" for each in (*found, *returns))]
 
 
 def with_tables(name: str, seeds: list[int], reward: float) -> Iterator[list[str]]:
@@ -98,10 +102,14 @@ def with_tables(name: str, seeds: list[int], reward: float) -> Iterator[list[str
         learner, [GridTask(grid, goal)] * len(seeds), seeds=seeds, episodes=3000, rewards=[reward] * len(seeds)
     )
     experiment.run()
-    greedy = learner.greedy()
+    greedy, sources = learner.greedy(), np.stack(policies, axis=1)
     for run, seed in enumerate(seeds):
-        found = area_on_grid(greedy.termination[run][:, : len(SOURCES)], np.stack(policies, axis=1), map_name, goal)
-        yield [name, f"tables, reward {reward:g}", str(seed), f"{found:.2f}", "", ""]
+        lost = lost_by_sources(learner.tables()["values"][run], greedy.actions[run], sources)
+        found = [
+            area_on_grid(scores, sources, map_name, goal)
+            for scores in (greedy.termination[run][:, : len(SOURCES)], lost)
+        ]
+        yield [name, f"tables, reward {reward:g}", str(seed), *(f"{each:.2f}" for each in found), "", ""]
 
 
 def with_monster_kong(name: str, seed: int, steps: int) -> list[str]:
@@ -120,16 +128,17 @@ def with_monster_kong(name: str, seed: int, steps: int) -> list[str]:
     model = CAPS("MlpPolicy", env, source_policies=sources, seed=seed, **arguments).learn(steps, log_interval=10**9)
     evaluate = ExactEvaluation(setting, goal)
     observations, optimal = evaluate.observations, evaluate.plan.optimal
-    _, beta = model.policy.values_and_terminations(observations)
+    values, beta = model.policy.values_and_terminations(observations)
     starts = np.ones(len(observations), dtype=bool)
     actions, _ = model.options.actions(observations, model.options.initial_states(), starts)
-    worse = ~np.take_along_axis(optimal, actions[:, : len(sources)], axis=1)
-    found = area(beta[:, : len(sources)], worse, optimal.any(axis=1) & (evaluate.plan.steps > 0))
+    of_sources, reachable = actions[:, : len(sources)], optimal.any(axis=1) & (evaluate.plan.steps > 0)
+    scores = (beta[:, : len(sources)], lost_by_sources(values, actions, of_sources))
+    found = [area(each, ~np.take_along_axis(optimal, of_sources, axis=1), reachable) for each in scores]
     returns = []
     for mode in get_args(Execution):
         model.policy.execution_mode = mode
         returns.append(evaluate(model).returns.mean() / evaluate.optimum)
-    return [name, "networks", str(seed), f"{found:.2f}", *(f"{each:.2f}" for each in returns)]
+    return [name, "networks", str(seed), *(f"{each:.2f}" for each in (*found, *returns))]
 
 
 def main() -> None:
@@ -149,7 +158,9 @@ def main() -> None:
             rows += [row for reward in (1.0, 10.0) for row in with_tables(name, args.seeds, reward)]
             rows += [with_networks(name, seed) for seed in args.seeds]
     print(f"Measured on {machine()}\n")
-    print(markdown(["task", "learner", "seed", "area under the ROC curve", *get_args(Execution)], rows))
+    print(
+        markdown(["task", "learner", "seed", "area under the ROC curve", "of the values", *get_args(Execution)], rows)
+    )
 
 
 if __name__ == "__main__":

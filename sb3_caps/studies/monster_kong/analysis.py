@@ -141,19 +141,27 @@ def termination_table(setting: str | Path, goals: list[str]) -> Iterator[str]:
     for goal in goals:
         solution, actions = plan(setting, goal), option_actions(setting, goal)
         n_sources = actions.shape[1] - len(ACTIONS)
-        sources, reachable = actions[:, :n_sources], solution.optimal.any(axis=1) & (solution.steps > 0)
-        wrong = ~np.take_along_axis(solution.optimal, sources, axis=1)[reachable]
+        reachable = solution.optimal.any(axis=1) & (solution.steps > 0)
+        wrong = ~np.take_along_axis(solution.optimal, actions[:, :n_sources], axis=1)[reachable]
         for beta in TERMINATIONS:
-            values = exact_option_values(setting, goal, beta)
-            primitives = values[:, n_sources:]
-            best = primitives.copy()
-            for option in range(n_sources):
-                np.maximum.at(best, (np.arange(len(best)), actions[:, option]), values[:, option])
-            areas = []
-            for worth in (primitives, best):
-                lost = worth.max(axis=1, keepdims=True) - np.take_along_axis(worth, sources, axis=1)
-                areas.append(roc_area(lost[reachable][wrong], lost[reachable][~wrong]))
+            values, areas = exact_option_values(setting, goal, beta), []
+            for takes in (actions[:, n_sources:], actions):
+                lost = lost_by_sources(values[:, -takes.shape[1] :], takes, actions[:, :n_sources])[reachable]
+                areas.append(roc_area(lost[wrong], lost[~wrong]))
             yield f"| {goal} | {beta} | {areas[0]:.2f} | {areas[1]:.2f} |"
+
+
+def lost_by_sources(values: np.ndarray, actions: np.ndarray, sources: np.ndarray) -> np.ndarray:
+    """
+    :param values: Q_O(s, o), of shape (states, options)
+    :param actions: the action of each option, of the same shape; every action is that of one of them
+    :param sources: the action of each source, of shape (states, sources)
+    :return: by how much that is worth less than the best one, an action being worth what the best option is worth that
+        takes it
+    """
+    worth = np.full((len(values), actions.max() + 1), -np.inf)
+    np.maximum.at(worth, (np.arange(len(values))[:, None], actions), values)
+    return worth.max(axis=1, keepdims=True) - np.take_along_axis(worth, sources, axis=1)
 
 
 def coverage_table(setting: str | Path, goals: list[str], steps: int, seeds: list[int]) -> Iterator[str]:
