@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 COLUMNS = 4
 # Far below random actions nothing is worth seeing, and curves that go there hide the rest
 LOWEST = -0.5
+# Shades of one colour are hard to tell apart where curves cross
+LINES = {"useless": "--", "harmful": ":", "mixed": "-.", "best": (0, (6, 1, 1, 1, 1, 1))}
 
 
 def draw_overview(groups: Mapping[str, Sequence[Result]]) -> Any:
@@ -35,7 +37,8 @@ def draw_overview(groups: Mapping[str, Sequence[Result]]) -> Any:
         low, high = stratified_interval(interquartile_mean, scores)
         means.plot([low, high], [row, row], color=colours[label], linewidth=5, alpha=0.4, solid_capstyle="butt")
         means.plot(interquartile_mean(scores), row, "|", color=colours[label], markersize=16, markeredgewidth=3)
-        profiles.plot(thresholds, performance_profile(scores, thresholds), color=colours[label], label=label)
+        shares, line = performance_profile(scores, thresholds), LINES.get(group[0].sources, "-")
+        profiles.plot(thresholds, shares, color=colours[label], linestyle=line, label=label)
     means.set_yticks(range(len(groups)), list(groups))
     means.invert_yaxis()
     n_tasks = max((len(group) for group in groups.values()), default=0)
