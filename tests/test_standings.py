@@ -1,0 +1,122 @@
+"""Sources beside exploring: what is better than it, what stretches of them bring, and when nothing was found."""
+
+import numpy as np
+import pytest
+
+from sb3_caps.caps.trials import GREEDY, LATEST, LEARNING, Trials
+from tests.test_trials import SOURCE, after, episode
+
+
+def test_sources_beside_exploring() -> None:
+    trials = after(3, [[1.0, 1.4], [0.0, 0.0], [9.0]])
+    assert trials.standings.tolist() == [0, 0, 0], "exploring is not known yet"
+    for each in (1.0, 1.0, 1.1, 0.9):
+        episode(trials, LEARNING, each)
+    assert trials.standings.tolist() == [0, 0, 0]
+    episode(trials, LEARNING, 1.0)
+    # 1.2 and 1 differ by less than one and a half standard errors of 0.144; of the third one trial is too few
+    assert trials.standings.tolist() == [0, -1, 0]
+    episode(trials, 0, 1.4)
+    # 1.267 and 1 by more than one and a half of 0.113
+    assert trials.standings.tolist() == [1, -1, 0]
+    for each in (1.2, 1.3, 1.2, 1.3) * 4:
+        episode(trials, LEARNING, each)
+    assert len(trials.exploring_returns) == 20
+    # The mean of the first twenty is 1.1875
+    assert trials.standings.tolist() == [0, -1, 0]
+
+
+@pytest.mark.parametrize("trials_of_it", [2, 5, 20])
+def test_one_success_by_luck_is_no_standing(trials_of_it: int) -> None:
+    """A mean of 1 / n is one standard error above nothing, however often the source was tried."""
+    trials = after(1, [[1.0] + [0.0] * (trials_of_it - 1)])
+    for _ in range(5):
+        episode(trials, LEARNING, 0.0)
+    assert trials.standings.tolist() == [0]
+    assert trials.nothing_found()
+
+
+@pytest.mark.parametrize(
+    ("source", "learner", "expected"),
+    [
+        # No better than exploring, which gets 1: the learner, known or not, unless the source is better by 0.2
+        ([0.8, 1.2], [], LATEST),
+        ([0.8, 1.2], [0.9] * 3, LATEST),
+        ([0.8, 1.2], [0.8] * 3, 0),
+        ([0.8, 1.2], [1.0] * 3, LATEST),
+        # Better than exploring: the source, unless the learner is
+        ([1.8, 2.2], [], 0),
+        ([1.8, 2.2], [2.1] * 3, 0),
+        ([1.8, 2.2], [2.2] * 3, LATEST),
+    ],
+)
+def test_what_to_act_by_where_exploring_is_known(source: list[float], learner: list[float], expected: int) -> None:
+    """A source has a standard error of 0.2 / √2 = 0.14."""
+    trials = after(1, [source], learner)
+    for _ in range(5):
+        episode(trials, LEARNING, 1.0)
+    assert trials.acts_by() == expected
+
+
+def test_what_stretches_of_sources_bring() -> None:
+    trials = after(1, [SOURCE])
+    for each in (0.0, 0.0, 1.0, 1.0, 2.0):
+        assert trials.gain_of_mixing() == 0.5, "not known yet"
+        episode(trials, LEARNING, each)
+        episode(trials, GREEDY, 9.0)
+    for each in (1.0, 1.0, 1.0, 3.0):
+        episode(trials, LEARNING, each, mixed=True)
+    assert trials.gain_of_mixing() == 0.5
+    episode(trials, LEARNING, 1.0, mixed=True)
+    # Four of five are above two, like two and below one: 2 + 2 / 2 = 3 of 5; the fifth is above all
+    assert trials.gain_of_mixing() == pytest.approx((4 * 3 / 5 + 1) / 5)
+    assert trials.exploring_returns == [0.0, 0.0, 1.0, 1.0, 2.0], "what exploring is worth without any source"
+    # The latest twenty count
+    for _ in range(20):
+        episode(trials, LEARNING, 9.0)
+    assert trials.gain_of_mixing() == 0.0
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e6])
+def test_the_unit_of_the_rewards_changes_nothing(scale: float) -> None:
+    for learner in ([1.3] * 3, [1.35] * 3, [2.0] * 5 + [1.0] * 5):
+        plain, scaled = (
+            after(1, [[unit * each for each in SOURCE]], [unit * each for each in learner]) for unit in (1.0, scale)
+        )
+        assert plain.acts_by() == scaled.acts_by()
+
+
+def test_random_actions_until_something_is_found() -> None:
+    trials = after(1, [[0.0, 0.0]])
+    for _ in range(5):
+        assert not trials.nothing_found(), "too few to tell"
+        episode(trials, LEARNING, 0.0)
+    assert trials.nothing_found()
+    for role, mixed in ((LEARNING, True), (LEARNING, False), (GREEDY, False)):
+        found = after(1, [[0.0, 0.0]])
+        for _ in range(5):
+            episode(found, LEARNING, 0.0)
+        episode(found, role, 1.0, mixed=mixed)
+        assert not found.nothing_found()
+    # A source that is known to do better is something to learn from
+    found = after(1, [[1.0, 1.0]])
+    for _ in range(5):
+        episode(found, LEARNING, 0.0)
+    assert not found.nothing_found()
+    # Forgotten after twenty episodes
+    episode(trials, LEARNING, 1.0)
+    assert not trials.nothing_found()
+    for _ in range(20):
+        episode(trials, LEARNING, 0.0)
+    assert trials.nothing_found()
+
+
+def test_the_latest_episodes_are_a_round_of_all_environments() -> None:
+    trials, dones = Trials(0, 0.99), np.ones(32, dtype=bool)
+    for reward in (1.0, 0.0):
+        trials.start_episodes(dones, epsilon=1.0, warm_up=True)
+        rewards = np.zeros(32)
+        rewards[0] = reward
+        trials.add_step(rewards, dones)
+        assert len(trials.plain_returns) == 32
+        assert trials.nothing_found() == (reward == 0.0)
