@@ -67,7 +67,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--address", help="of a Dask or Ray cluster; none starts one here")
     parser.add_argument("--results", type=Path, default=Path("results/monster_kong"))
     parser.add_argument("--quick", action="store_true", help="one seed, two methods, a few minutes: to see it work")
-    parser.add_argument("--trials", action="store_true", help="settings of the other methods, on the map of tuning")
+    parser.add_argument(
+        "--trials",
+        action="store_true",
+        help="settings of the other methods, on the map of tuning: in place of --task, --method and --seeds",
+    )
     parser.add_argument("--draw", action="store_true", help="run nothing: draw what is finished")
 
 
