@@ -39,11 +39,11 @@ def test_one_success_by_luck_is_no_standing(trials_of_it: int) -> None:
 @pytest.mark.parametrize(
     ("source", "learner", "expected"),
     [
-        # No better than exploring, which gets 1: the learner, known or not, unless the source is better by 0.2
+        # No better than exploring, which gets 1: the learner, known or not, unless the source has the higher mean
         ([0.8, 1.2], [], LATEST),
-        ([0.8, 1.2], [0.9] * 3, LATEST),
-        ([0.8, 1.2], [0.8] * 3, 0),
+        ([0.8, 1.2], [0.95] * 3, 0),
         ([0.8, 1.2], [1.0] * 3, LATEST),
+        ([0.8, 1.2], [1.05] * 3, LATEST),
         # Better than exploring: the source, unless the learner is
         ([1.8, 2.2], [], 0),
         ([1.8, 2.2], [2.1] * 3, 0),

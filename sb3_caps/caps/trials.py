@@ -258,7 +258,8 @@ class Trials:
             kept, or a source
         """
         best = self.best_source
-        # One that does no better than exploring has to be better than the learner, any other one no worse
+        # One that does no better than exploring has to have the higher mean, any other one is left for a gain that exceeds
+        # the noise
         explored = len(self.exploring_returns) >= FEWEST_EXPLORING
         presumed = best is not None and not (explored and self.standings[best] < 1)
         if len(self.learner_returns) < FEWEST_RECENT:
@@ -274,7 +275,7 @@ class Trials:
         rival = self.source_returns[best]
         if presumed:
             return learner if _above(returns, rival, ABOVE_SOURCE) else best
-        return best if _above(rival, returns, ABOVE_SOURCE) else learner
+        return best if _above(rival, returns, errors=0.0) else learner
 
 
 def _bounds(returns: list[list[float]], tries: np.ndarray) -> list[float]:
