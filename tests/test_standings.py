@@ -39,8 +39,10 @@ def test_one_success_by_luck_is_no_standing(trials_of_it: int) -> None:
 @pytest.mark.parametrize(
     ("source", "learner", "expected"),
     [
-        # No better than exploring, which gets 1: the learner, known or not, unless the source has the higher mean
+        # No better than exploring, which gets 1: whatever has the higher mean, and the learner is worth 1 until it is known
         ([0.8, 1.2], [], LATEST),
+        ([0.85, 1.25], [], 0),
+        ([0.85, 1.25], [1.1], 0),
         ([0.8, 1.2], [0.95] * 3, 0),
         ([0.8, 1.2], [1.0] * 3, LATEST),
         ([0.8, 1.2], [1.05] * 3, LATEST),

@@ -258,22 +258,22 @@ class Trials:
             kept, or a source
         """
         best = self.best_source
-        # One that does no better than exploring has to have the higher mean, any other one is left for a gain that exceeds
-        # the noise
         explored = len(self.exploring_returns) >= FEWEST_EXPLORING
-        presumed = best is not None and not (explored and self.standings[best] < 1)
-        if len(self.learner_returns) < FEWEST_RECENT:
-            return best if best is not None and presumed else LATEST
-        learner, returns = LATEST, self.recent_returns()
-        if finished or _above(self.kept_returns, returns, BELOW_KEPT):
+        known = len(self.learner_returns) >= FEWEST_RECENT
+        # Until it is known, the learner is taken for no better than exploring
+        learner, returns = LATEST, self.recent_returns() if known else self.exploring_returns
+        if known and (finished or _above(self.kept_returns, returns, BELOW_KEPT)):
             learner, returns = KEPT, self.kept_returns
         checked = [*self.checked_returns, *self.returns[self.overdue(CHECKING)].tolist()]
         if finished and len(checked) >= FEWEST_RECENT:
             returns = checked
         if best is None:
             return learner
+        if not (known or explored):
+            return best
         rival = self.source_returns[best]
-        if presumed:
+        # What does better than exploring is left for a gain that exceeds the noise, any other source for the higher mean
+        if self.standings[best] > 0 or not explored:
             return learner if _above(returns, rival, ABOVE_SOURCE) else best
         return best if _above(rival, returns, errors=0.0) else learner
 
