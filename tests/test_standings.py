@@ -39,7 +39,7 @@ def test_one_success_by_luck_is_no_standing(trials_of_it: int) -> None:
 @pytest.mark.parametrize(
     ("source", "learner", "expected"),
     [
-        # No better than exploring, which gets 1: whatever has the higher mean, and the learner is worth 1 until it is known
+        # No better than exploring, which gets 1: whatever has the higher mean; the learner has 1 until it is known
         ([0.8, 1.2], [], LATEST),
         ([0.85, 1.25], [], 0),
         ([0.85, 1.25], [1.1], 0),

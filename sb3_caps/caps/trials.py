@@ -272,7 +272,7 @@ class Trials:
         if not (known or explored):
             return best
         rival = self.source_returns[best]
-        # What does better than exploring is left for a gain that exceeds the noise, any other source for the higher mean
+        # What does better than exploring is left for a gain that exceeds the noise, any other source for any gain
         if self.standings[best] > 0 or not explored:
             return learner if _above(returns, rival, ABOVE_SOURCE) else best
         return best if _above(rival, returns, errors=0.0) else learner
