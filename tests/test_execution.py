@@ -185,10 +185,10 @@ def test_how_options_are_executed_by_default() -> None:
     def execution(**kwargs: Any) -> OptionExecution:
         return CAPS("MlpPolicy", Corridor(), source_policies=[go_right, go_left], **kwargs).policy.execution
 
-    assert execution() == OptionExecution("interrupting", (0.02, 0.02))
+    assert execution() == OptionExecution("interrupting", (0.0, 0.0))
     assert execution(termination_kwargs={"regularization": 0.3}) == OptionExecution("interrupting", (0.3, 0.3))
-    assert execution(termination=0.5) == OptionExecution("call-and-return", (0.02, 0.02))
-    assert execution(termination=0.5, **INTERRUPTING) == OptionExecution("interrupting", (0.02, 0.02))
+    assert execution(termination=0.5) == OptionExecution("call-and-return", (0.0, 0.0))
+    assert execution(termination=0.5, **INTERRUPTING) == OptionExecution("interrupting", (0.0, 0.0))
     assert execution(**paper()) == OptionExecution("call-and-return", (0.005, 0.005))
 
 

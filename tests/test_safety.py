@@ -71,18 +71,6 @@ def test_a_learner_that_fails_acts_as_its_best_source(tmp_path: Path) -> None:
     assert loaded.policy.acts_by.item() == 1
 
 
-@pytest.mark.filterwarnings("ignore:The learner is not known to be better")
-def test_the_margin_is_for_sources_that_do_better_than_exploring(tmp_path: Path) -> None:
-    model = make()
-    assert model.policy.execution.margins == (0.02, 0.02), "before anything is known, and without safety"
-    model.learn(1000)
-    assert model.policy.standings.tolist() == [0, 1]
-    assert model.policy.execution.margins == (0.0, 0.02)
-    model.save(tmp_path / "model")
-    assert CAPS.load(tmp_path / "model").policy.execution == model.policy.execution
-    assert make(safe=False).learn(1000).policy.execution.margins == (0.02, 0.02)
-
-
 def with_a_kept_learner(steps: int) -> tuple[CAPS, Trials]:
     """A run whose kept network reaches the goal, and whose latest one never does."""
     model = make(source_policies=[go_left, go_left], exploration_initial_eps=0.0, exploration_final_eps=0.0)
@@ -105,7 +93,7 @@ def test_the_kept_learner_is_checked_in_the_last_tenth() -> None:
 
 
 def test_a_source_that_does_worse_than_exploring_is_no_option(tmp_path: Path) -> None:
-    model = make()
+    model = make(termination_kwargs={"regularization": 0.02})
     always(model.policy.acting_net, LEFT)
     assert model.predict(CELLS, deterministic=True)[1][0].tolist() == [0] * 5, "of equal values that of a source"
     model.policy.standings.copy_(th.tensor([-1, 1]))

@@ -240,13 +240,15 @@ SOURCE = [1.0, 1.4]
         # Nothing is known
         ([], [], LATEST),
         ([[], []], [], LATEST),
-        ([[9.0, 9.0], [1.0]], [], LATEST),
-        # The best source, until the learner is known
+        ([[9.0], [1.0]], [], LATEST),
+        # The best source, of those that were tried twice, until the learner is known
         ([[0.5, 0.5], SOURCE], [], 1),
         ([SOURCE, [0.5, 0.5]], [9.0, 9.0], 0),
-        # No source, or not all of them: the learner
+        ([[1.0], SOURCE, [9.0]], [], 1),
+        ([[1.0], SOURCE, [9.0]], [0.0, 0.0, 0.0], 1),
+        # No source: the learner
         ([], [1.0, 1.0, 1.0], LATEST),
-        ([SOURCE, [9.0]], [0.0, 0.0, 0.0], LATEST),
+        ([[9.0]], [1.0, 1.0, 1.0], LATEST),
         # Above the best source by less than a standard error of 0.141, and by more
         ([SOURCE, [0.5, 0.5]], [1.3, 1.3, 1.3], 0),
         ([SOURCE, [0.5, 0.5]], [1.35, 1.35, 1.35], LATEST),

@@ -35,9 +35,9 @@ class Termination:
 
     :param learning_rate: None to learn the β of every option in every state from replayed batches, together with the
         values; a number for the paper's online step of the active option, with this fixed rate
-    :param regularization: ρ: a source is left where another option is better by more than this, in units of the
-        returns (of the rewards without ``normalize_returns``): the margin of interrupting execution, and the ρ of the
-        online step
+    :param regularization: ρ of the online step, and the margin of interrupting execution: a source is left where
+        another option is better by more than this, in units of the returns (of the rewards without
+        ``normalize_returns``)
     :param initial: β at the start, one number or one for sources and one for primitives
     :param target: β in the targets of the option values: one for all, one for sources and one for primitives, or a
         function of the remaining progress. Low values keep the values of options apart and follow a source for long;
@@ -45,7 +45,7 @@ class Termination:
     """
 
     learning_rate: float | None = None
-    regularization: float = 0.02
+    regularization: float = 0.0
     initial: float | tuple[float, float] = 0.5
     target: float | tuple[float, float] | Schedule | None = (0.1, 1.0)
 

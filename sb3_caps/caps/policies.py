@@ -41,8 +41,7 @@ class CAPSPolicy(DQNPolicy):
     :param execution: How options are executed: ``"interrupting"`` ends a source where another option has a value that
         is higher by the margin; ``"call-and-return"``, the paper's, where β says so. None for call-and-return with a
         fixed ``termination`` and for interrupting otherwise.
-    :param margin: How much higher than that of a source, in the unit of the values. It is for the sources
-        with a standing of 1.
+    :param margin: How much higher than that of a source, in the unit of the values
     :param shared_values: Whether values and terminations of a source are built on those of the action that it takes,
         so that a source has no more to learn than what following it further adds. The paper learns them apart.
     :param averaging: How far a running average of the network follows it in each gradient step: options are executed
@@ -103,7 +102,7 @@ class CAPSPolicy(DQNPolicy):
         # The network that did best in whole episodes, and what `predict` acts by: see `Trials`
         self.q_net_kept = _frozen_copy(self.q_net)
         self.register_buffer("acts_by", th.tensor(LATEST))
-        # Of each source: 1 has the margin, 0 has none, -1 is no option any more. See `Trials`.
+        # Of each source: -1 is no option any more, see `Trials`
         self.register_buffer("standings", th.ones(self.options.n_sources, dtype=th.int8))
 
     def make_q_net(self) -> OptionQNetwork:
@@ -126,8 +125,8 @@ class CAPSPolicy(DQNPolicy):
     @property
     def execution(self) -> OptionExecution:
         """How options are executed."""
-        margins = {1: self.margin, 0: 0.0, -1: -np.inf}
-        return OptionExecution(self.execution_mode, tuple(margins[each] for each in self.standings.tolist()))
+        margins = np.where(self.standings.numpy(force=True) < 0, -np.inf, self.margin)
+        return OptionExecution(self.execution_mode, tuple(margins.tolist()))
 
     def given_up(self) -> th.Tensor:
         """:return: which options are none any more, of shape (options,)"""

@@ -43,9 +43,8 @@ class Trials:
     Some of the episodes of training try something: a source alone, or the learner without exploration.
 
     Their returns tell what to act by: the learner as it is, the learner as it was at its best, or a source; and which
-    sources are ahead of other options, or none at all: those that do better or worse than exploring does. Returns
-    are discounted a tenth as much as in learning: nearly what the task pays, but of two policies that reach a goal the
-    faster one has more.
+    sources are no option any more: those that do worse than exploring does. Returns are discounted a tenth as much as
+    in learning: nearly what the task pays, but of two policies that reach a goal the faster one has more.
 
     :param n_sources: number of source policies
     :param gamma: the discount factor of learning
@@ -245,10 +244,9 @@ class Trials:
 
     @property
     def best_source(self) -> int | None:
-        """The source with the highest mean return, None until every one was tried."""
-        if self.n_sources == 0 or min(map(len, self.source_returns)) < FEWEST_TRIALS:
-            return None
-        return int(np.argmax([np.mean(returns) for returns in self.source_returns]))
+        """The source with the highest mean return, of those that were tried often enough; None where none was."""
+        means = {i: np.mean(each) for i, each in enumerate(self.source_returns) if len(each) >= FEWEST_TRIALS}
+        return max(means, key=means.__getitem__, default=None)
 
     def acts_by(self, finished: bool = False) -> int:
         """
