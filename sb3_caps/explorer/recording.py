@@ -113,7 +113,8 @@ def _ending(model: CAPS, labels: list[str]) -> str:
         )
     if model.policy.execution.mode == "call-and-return":
         return "Here an option ends from 0.5 on."
-    return "Here a single action ends after each step, a source where another option's value is higher by a margin."
+    margin = f" by {model.policy.margin:g}" if model.policy.margin else ""
+    return f"Here a single action ends after each step, a source where another option's value is higher{margin}."
 
 
 def _is_over(episode: Episode) -> bool:

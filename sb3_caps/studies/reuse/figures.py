@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 COLUMNS = 4
 # Far below random actions nothing is worth seeing, and curves that go there hide the rest
 LOWEST = -0.5
+# Intervals of more methods than this would hide each other
+MOST_BANDS = 4
 # Shades of one colour are hard to tell apart where curves cross
 LINES = {"useless": "--", "harmful": ":", "mixed": "-.", "best": (0, (6, 1, 1, 1, 1, 1))}
 
@@ -56,7 +58,7 @@ def draw_tasks(results: Sequence[Result], labels: Sequence[str]) -> Any:
     """
     :param results: all of them
     :param labels: all methods; those with bad sources are left to the table, unless there is nothing else
-    :return: a figure with the mean curve of each method on each task
+    :return: a figure with the mean curve of each method on each task, with intervals where these can be told apart
     """
     shown = [result for result in results if result.sources in ("helpful", "none")] or results
     return _small_multiples(shown, labels, single=False)
@@ -73,6 +75,7 @@ def draw_runs(results: Sequence[Result], labels: Sequence[str]) -> Any:
 
 def _small_multiples(results: Sequence[Result], labels: Sequence[str], single: bool) -> Any:
     colours = method_colours(labels)
+    n_methods = len({result.label for result in results})
     tasks = list(dict.fromkeys(result.task.name for result in results))
     rows = math.ceil(len(tasks) / COLUMNS)
     figure, axes = new_figure(3.2 * COLUMNS, 2.5 * rows + 0.6, COLUMNS, rows)
@@ -84,8 +87,10 @@ def _small_multiples(results: Sequence[Result], labels: Sequence[str], single: b
         if single:
             ax.plot(steps, result.curves.T, color=colour, linewidth=0.5, alpha=0.6)
             ax.plot([], [], color=colour, label=result.label)
-        else:
+        elif n_methods <= MOST_BANDS:
             draw_mean(ax, steps, result.curves, colour, result.label)
+        else:
+            ax.plot(steps, result.curves.mean(axis=0), color=colour, label=result.label)
     for name, ax in by_name.items():
         low, high = ax.get_ylim()
         ax.set_ylim(max(low, LOWEST), min(high, 1.3))
