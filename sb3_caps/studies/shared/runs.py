@@ -53,8 +53,9 @@ class Run:
         errors = {}
         for name in sorted({"curve.csv", "model.zip", self.result}):
             file = self.folder / name
-            error = check_file(file) if file.is_file() else None
-            if error is not None:
+            error = check_file(file)
+            # What is not there is not damaged, and another process may take it away meanwhile
+            if error is not None and file.is_file():
                 errors[file] = error
         return errors
 
