@@ -71,6 +71,23 @@ def test_a_learner_that_fails_acts_as_its_best_source(tmp_path: Path) -> None:
     assert loaded.policy.acts_by.item() == 1
 
 
+@pytest.mark.filterwarnings("ignore:The learner is not known to be better")
+def test_what_trials_say_of_sources_is_known_to_the_policy(tmp_path: Path) -> None:
+    """A source that does no better than exploring, and one that does: both are options, with the same margin."""
+    model = make(termination_kwargs={"regularization": 0.02})
+    assert model.policy.standings.tolist() == [1, 1], "before anything is known, and without safety"
+    model.learn(1000)
+    assert model.policy.standings.tolist() == [0, 1]
+    assert model.policy.execution.margins == (0.02, 0.02)
+    model.save(tmp_path / "model")
+    loaded = CAPS.load(tmp_path / "model")
+    assert loaded.policy.standings.tolist() == [0, 1]
+    assert loaded.policy.execution == model.policy.execution
+    untried = make(safe=False, termination_kwargs={"regularization": 0.02}).learn(1000)
+    assert untried.policy.standings.tolist() == [1, 1]
+    assert untried.policy.execution.margins == (0.02, 0.02)
+
+
 def with_a_kept_learner(steps: int) -> tuple[CAPS, Trials]:
     """A run whose kept network reaches the goal, and whose latest one never does."""
     model = make(source_policies=[go_left, go_left], exploration_initial_eps=0.0, exploration_final_eps=0.0)
