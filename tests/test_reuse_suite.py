@@ -324,6 +324,7 @@ def test_a_third_party_method_and_task(tmp_path: Path, capsys: pytest.CaptureFix
     assert main([*theirs, "--published", str(tmp_path / "runs.json")]) == 0
     report = (tmp_path / "theirs" / "report.md").read_text()
     assert all(f"| {label} | 2 |" in report for label in ("DQN", "CAPS", "SourceFan"))
+    assert "6 runs of 3,840 steps in all; one after another they took 0.0 hours." in report
     assert len(json.loads((tmp_path / "theirs" / "runs.json").read_text())) == 6
 
 

@@ -92,7 +92,7 @@ def records(runs: Sequence[Run], trained: Path) -> list[Record]:
             {name: run.config[name] for name in names}
             | {"steps": [int(row["steps"]) for row in rows], "returns": [row["return"] for row in rows]}
             | {"final": json.loads((run.folder / run.result).read_text())["final"]}
-            | {"best_source": max(alone.values()) if alone else None}
+            | {"best_source": max(alone.values()) if alone else None, "seconds": rows[-1]["seconds"]}
         )
     return found
 
@@ -168,7 +168,7 @@ def write_report(found: Sequence[Record], folder: Path) -> str:
     ablations = ablation_table(by_label(results))
     if ablations is not None:
         parts += ["## CAPS with one thing taken away", ablations]
-    parts += ["## Each task", task_table(results)]
+    parts += ["## Each task", task_table(results), how_long(found)]
     text = "\n\n".join(parts) + "\n"
     write_text(folder / "report.md", text)
     labels = list(dict.fromkeys(result.label for result in results))
@@ -176,6 +176,15 @@ def write_report(found: Sequence[Record], folder: Path) -> str:
     save(figures.draw_tasks(results, labels), folder / "figures" / "tasks.png")
     save(figures.draw_runs(results, labels), folder / "figures" / "runs.png")
     return text
+
+
+def how_long(found: Sequence[Record]) -> str:
+    """
+    :param found: what ``records`` remembered
+    :return: how much there was to do
+    """
+    steps, seconds = sum(record["steps"][-1] for record in found), sum(record["seconds"] for record in found)
+    return f"{len(found)} runs of {steps:,} steps in all; one after another they took {seconds / 3600:.1f} hours."
 
 
 def overall_table(groups: Mapping[str, Sequence[Result]]) -> str:

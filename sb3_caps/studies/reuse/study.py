@@ -16,10 +16,10 @@ from sb3_caps.studies.shared.lock import locked
 from sb3_caps.studies.shared.runs import Run
 from sb3_caps.studies.shared.scheduler import finished_runs, run_missing, this_command
 
-# More seeds for what everything is compared with, fewer for what only CAPS is tried with
-SEEDS, MANY_SEEDS, FEW_SEEDS = range(5), range(10), range(3)
+# More seeds for what everything is compared with, fewer for what only CAPS is tried with: those that are published
+SEEDS, MANY_SEEDS, FEW_SEEDS = range(40, 45), range(40, 50), range(44, 47)
 # Of runs that settings are chosen by
-TRIAL_SEEDS = range(100, 103)
+ABLATION_SEEDS, TRIAL_SEEDS = range(5), range(100, 103)
 COMPARED_WITH = ("dqn", "caps", "caps-none")
 OTHER_CONDITIONS = ("useless", "harmful", "mixed", "best")
 # Kinds of tasks that take more steps than all others together: the comparison alone, with few seeds
@@ -107,7 +107,7 @@ def planned(args: argparse.Namespace, tasks: list[str], trained: Path) -> Iterat
     :return: all runs of the suite
     """
     methods = args.method or usual_methods(args)
-    seeds = args.seeds or (SEEDS if args.ablations else TRIAL_SEEDS if args.trials else None)
+    seeds = args.seeds or (ABLATION_SEEDS if args.ablations else TRIAL_SEEDS if args.trials else None)
     for task in tasks:
         long = get_task(task).kind in LONG_KINDS
         for method in methods:
