@@ -22,8 +22,8 @@ SEEDS, MANY_SEEDS, FEW_SEEDS = range(40, 45), range(40, 50), range(44, 47)
 ABLATION_SEEDS, TRIAL_SEEDS = range(5), range(100, 103)
 COMPARED_WITH = ("dqn", "caps", "caps-none")
 OTHER_CONDITIONS = ("useless", "harmful", "mixed", "best")
-# Kinds of tasks that take more steps than all others together: the comparison alone, with few seeds
-LONG_KINDS = ("kong",)
+# Kinds of tasks that take more steps than all others together: the comparison alone, with one seed
+LONG_KINDS, LONG_SEEDS = ("kong",), FEW_SEEDS[:1]
 # Tasks that need no training beforehand
 QUICK_TASKS = ("grid-g-prime", "grid-changed", "key-door")
 QUICK_METHODS = ("dqn", "caps", "caps-none", "jump-start", "qdagger")
@@ -119,7 +119,7 @@ def planned(args: argparse.Namespace, tasks: list[str], trained: Path) -> Iterat
             if not get_method(method).sources:
                 conditions = ["none"]
             for condition in conditions:
-                for seed in seeds or default_seeds(method, condition, args.quick or long):
+                for seed in seeds or (LONG_SEEDS if long else default_seeds(method, condition, args.quick)):
                     yield make_run(args.results, task, method, condition, seed, trained, args.steps)
 
 
@@ -139,14 +139,14 @@ def usual_methods(args: argparse.Namespace) -> list[str]:
     return list(QUICK_METHODS if args.quick else settings("reuse", "methods"))
 
 
-def default_seeds(method: str, condition: str, few: bool) -> range:
+def default_seeds(method: str, condition: str, quick: bool) -> range:
     """
     :param method: its name
     :param condition: the sources
-    :param few: whether few have to do
+    :param quick: whether few have to do
     :return: the seeds
     """
-    if few or condition in OTHER_CONDITIONS:
+    if quick or condition in OTHER_CONDITIONS:
         return FEW_SEEDS
     return MANY_SEEDS if method in COMPARED_WITH else SEEDS
 
