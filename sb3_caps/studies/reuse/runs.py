@@ -18,6 +18,8 @@ from sb3_caps.studies.shared.runs import Run
 N_EVALUATIONS = 16
 EVALUATION_SEED = 1_000_000
 FINAL_SEED = 2_000_000
+# Copies of an environment have seeds in a row, which those of other runs must not meet
+APART = 1_000
 # Between the name of a method and the number of a setting that is tried for it
 TRIAL = "-trial-"
 # Settings of a kind of task that are no arguments of an algorithm
@@ -107,6 +109,6 @@ def execute(run: Run) -> dict[str, Any]:
     model = build(run.config, Path(run.config["trained"]))
     model.learn(run.steps, callback, log_interval=10**9)
     callback.maybe_evaluate()
-    env.seed(FINAL_SEED + seed)
+    env.seed(FINAL_SEED + APART * seed)
     final = discounted_returns(model, env, task.discount, kind["final_episodes"])
     return {"seconds": callback.rows[-1]["seconds"], "final": float(final.mean())}
