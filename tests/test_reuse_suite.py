@@ -26,7 +26,7 @@ from sb3_caps.studies.reuse import CONDITIONS, TASKS, Task, get_task, make_sourc
 from sb3_caps.studies.reuse.catalogue import FAMILIES, MAPS
 from sb3_caps.studies.reuse.references import Alone, Random, mean_return
 from sb3_caps.studies.reuse.report import Result, ablation_table, by_label, is_below, overall_table, wide_table
-from sb3_caps.studies.reuse.runs import build, get_method
+from sb3_caps.studies.reuse.runs import APART, build, get_method
 from sb3_caps.studies.reuse.statistics import (
     interquartile_mean,
     mean_difference,
@@ -288,6 +288,11 @@ TINY = Task(
     random=0.0,
     arguments={"n_envs": 4, "net_arch": [8], "learning_starts": 50, "gradient_steps": 1, "episodes": 4},
 )
+
+
+def test_final_evaluations_share_no_starts() -> None:
+    """Copies of an environment have seeds in a row: fewer of them than the seeds of two runs are apart."""
+    assert max(kind["episodes"] for kind in settings("reuse", "kinds").values()) <= APART
 
 
 class SourceFan(DQN):
