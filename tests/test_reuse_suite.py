@@ -290,6 +290,17 @@ TINY = Task(
 )
 
 
+def test_means_are_over_tasks_that_all_methods_have() -> None:
+    def result(task: str, method: str) -> Result:
+        return Result(get_task(task), method, "helpful", np.arange(16), np.zeros((1, 16)), np.zeros(1), None)
+
+    ran = {"dqn": ("grid-g", "key-door"), "prql": ("key-door", "grid-changed")}
+    results = [result(task, method) for method, tasks in ran.items() for task in tasks]
+    found = {label: [each.task.name for each in group] for label, group in by_label(results).items()}
+    assert found == {"DQN": ["key-door"], "PRQL": ["key-door"]}
+    assert by_label([results[0], results[2]]) == {}
+
+
 def test_final_evaluations_share_no_starts() -> None:
     """Copies of an environment have seeds in a row: fewer of them than the seeds of two runs are apart."""
     assert max(kind["episodes"] for kind in settings("reuse", "kinds").values()) <= APART

@@ -135,16 +135,16 @@ def collect(found: Sequence[Record]) -> list[Result]:
 def by_label(results: Sequence[Result]) -> dict[str, list[Result]]:
     """
     :param results: of any tasks and methods
-    :return: those of each label that has all tasks: means over different tasks cannot be compared
+    :return: those of each label, on the tasks that all labels have: means over different tasks cannot be compared
     """
-    tasks = {result.task.name for result in results}
     groups: dict[str, list[Result]] = {}
     for result in results:
         groups.setdefault(result.label, []).append(result)
+    common = set.intersection(*({result.task.name for result in group} for group in groups.values()))
     return {
-        label: sorted(group, key=lambda result: result.task.name)
+        label: sorted((result for result in group if result.task.name in common), key=lambda result: result.task.name)
         for label, group in groups.items()
-        if len(group) == len(tasks)
+        if common
     }
 
 
@@ -158,8 +158,8 @@ def write_report(found: Sequence[Record], folder: Path) -> str:
     """
     write_text(folder / RECORDS, "[\n" + ",\n".join(map(json.dumps, found)) + "\n]\n")
     results = collect(found)
-    parts = ["## Over all tasks", overall_table(by_label(results))]
-    for title, held_back in (("Tasks that were held back", True), ("Tasks that were not held back", False)):
+    parts = ["## Over the tasks that all methods ran on", overall_table(by_label(results))]
+    for title, held_back in (("Those that were held back", True), ("Those that were not held back", False)):
         chosen = [result for result in results if result.task.held_back == held_back]
         if chosen and len(chosen) < len(results):
             parts += [f"## {title}", overall_table(by_label(chosen))]
