@@ -93,7 +93,8 @@ def _small_multiples(results: Sequence[Result], labels: Sequence[str], single: b
             ax.plot(steps, result.curves.mean(axis=0), color=colour, label=result.label)
     for name, ax in by_name.items():
         low, high = ax.get_ylim()
-        ax.set_ylim(max(low, LOWEST), min(high, 1.3))
+        # The reference is in sight wherever the curves are
+        ax.set_ylim(max(low, LOWEST), min(max(high, 1.05), 1.3))
         ax.axhline(1.0, color=INK, linestyle=":", linewidth=1)
         ax.set_title(name, fontsize=10)
         tidy(ax)
