@@ -200,6 +200,13 @@ def test_a_killed_study_is_resumed_without_repeating_a_finished_run(tmp_path: Pa
     assert list((tmp_path / "figures").glob("figure10_g2_*.png"))
     assert not list(tmp_path.glob("**/seed_1"))
 
+    # What was published is drawn without the folders of its runs
+    other, table = tmp_path / "other", "figures/table_g2_features_recommended.md"
+    published = ["--seeds", "1", "--draw", "--published", str(tmp_path / "runs.json")]
+    assert study.run(arguments(other, *given[2:], *published)) == 0
+    assert (other / table).read_text() == (tmp_path / table).read_text()
+    assert {path.name for path in other.iterdir()} == {"runs.json", "figures"}
+
 
 def test_a_finished_model_is_executed_as_it_was_and_otherwise(tmp_path: Path) -> None:
     (run,) = study.plan_runs(arguments(tmp_path, "--method", "caps", "--steps", "2800"))

@@ -72,6 +72,7 @@ def run(args: argparse.Namespace) -> int:
 
     # Matplotlib is slow to import, and workers do without it
     from sb3_caps.studies.shared.plots import draw_curves, save
+    from sb3_caps.studies.shared.records import record_of
     from sb3_caps.studies.shared.tables import columns_of, steps_table
 
     for task in args.task:
@@ -81,7 +82,9 @@ def run(args: argparse.Namespace) -> int:
             ]
             for method in args.method
         }
-        curves = {method: columns_of(found) for method, found in finished.items() if found}
+        curves = {
+            method: columns_of(record_of(run, ()) for run in found) for method, found in finished.items() if found
+        }
         if curves:
             map_name, goal = PAPER_TASKS[task]
             title = f"Task {goal} on map {map_name}"

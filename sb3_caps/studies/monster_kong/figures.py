@@ -13,9 +13,12 @@ from sb3_caps.studies.monster_kong.evaluation import ExactEvaluation
 from sb3_caps.studies.monster_kong.methods import LABELS, TASKS
 from sb3_caps.studies.monster_kong.pictures import draw_pictures
 from sb3_caps.studies.shared.plots import draw_curves, save
+from sb3_caps.studies.shared.records import Record, record_of, with_published, write_records
 from sb3_caps.studies.shared.runs import Run, read_rows, write_text
 from sb3_caps.studies.shared.tables import columns_of, markdown, steps_table
 
+# What tells runs apart
+NAMES = ("observation", "task", "preset", "method", "seed")
 # Other ways to execute what was learned
 EXECUTIONS: dict[str, dict[str, Any]] = {
     "as learned": {},
@@ -28,19 +31,21 @@ EXECUTIONS: dict[str, dict[str, Any]] = {
 N_DRAWS = 3
 
 
-def draw_study(runs: Sequence[Run], folder: Path) -> Iterator[str]:
+def draw_study(runs: Sequence[Run], folder: Path, published: Sequence[Path] = ()) -> Iterator[str]:
     """
     Draw everything that finished runs allow.
 
     :param runs: finished runs
     :param folder: of the study; pictures and tables go to ``figures`` in it
+    :param published: files with records of other runs, which are drawn beside them
     :return: lines to print: tables, and the names of the files
     """
-    groups: dict[tuple[str, str, str], dict[str, list[Run]]] = {}
-    for run in runs:
-        config = run.config
-        group = groups.setdefault((config["observation"], config["task"], config["preset"]), {})
-        group.setdefault(config["method"], []).append(run)
+    records = with_published([record_of(run, NAMES) for run in runs], published, NAMES)
+    write_records(folder, records)
+    groups: dict[tuple[str, str, str], dict[str, list[Record]]] = {}
+    for record in records:
+        group = groups.setdefault((record["observation"], record["task"], record["preset"]), {})
+        group.setdefault(record["method"], []).append(record)
     for (observation, task, preset), methods in groups.items():
         name = f"{task}_{observation}_{preset}"
         curves = {method: columns_of(found) for method, found in methods.items()}
@@ -50,10 +55,12 @@ def draw_study(runs: Sequence[Run], folder: Path) -> Iterator[str]:
         table = steps_table(curves, LABELS)
         write_text(folder / "figures" / f"table_{name}.md", f"{table}\n")
         yield from ("", f"Task {task}, {observation}, preset {preset}:", table, "")
-        if "caps" in methods and observation == "features":
-            yield from (executions_table(methods["caps"]), "")
-        if "caps" in methods:
-            yield from draw_pictures(_best(methods["caps"]), folder / "figures", name)
+        asked = {"observation": observation, "task": task, "preset": preset, "method": "caps"}
+        own = [run for run in runs if asked.items() <= run.config.items()]
+        if own and observation == "features":
+            yield from (executions_table(own), "")
+        if own:
+            yield from draw_pictures(_best(own), folder / "figures", name)
 
 
 def executions_table(runs: Sequence[Run]) -> str:

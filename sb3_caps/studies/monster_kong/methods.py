@@ -1,5 +1,6 @@
 """What the Monster Kong study compares: tasks, presets and methods. What they learn with is in ``zoo_configs``."""
 
+import inspect
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,7 @@ class Method:
     :param arguments: on top of the preset's
     :param without: arguments that go back to the paper's, with a dot between a group and what is in it
     :param source_features: whether it observes the features of the sources in place of pixels
+    :param defaults: whether it has no more of the preset than what DQN has
     """
 
     algorithm: str
@@ -72,6 +74,7 @@ class Method:
     arguments: dict[str, Any] = field(default_factory=dict)
     without: tuple[str, ...] = ()
     source_features: bool = False
+    defaults: bool = False
 
     def learns_from(self, observation: str) -> str:
         """
@@ -85,6 +88,7 @@ METHODS: dict[str, Method] = {
     "caps": Method("caps", "CAPS"),
     "caps-0.5": Method("caps", "CAPS, β = 0.5", arguments={"termination": 0.5}, without=("termination_kwargs.target",)),
     "caps-1": Method("caps", "CAPS, β = 1", arguments={"termination": 1.0}, without=("termination_kwargs.target",)),
+    "caps-defaults": Method("caps", "CAPS, defaults", defaults=True),
     "double-dqn": Method("caps", "double DQN", sources="none"),
     "dqn": Method("dqn", "DQN"),
     "prql": Method("prql", "PRQL"),
@@ -153,6 +157,9 @@ def arguments_of(config: dict[str, Any]) -> dict[str, Any]:
     """
     method = ALL_METHODS[config["method"]]
     arguments = algorithm_arguments(entry_of(config), config["steps"]) | method.arguments
+    if method.defaults:
+        of_dqn = set(inspect.signature(DQN).parameters) - {"policy_kwargs", "replay_buffer_kwargs"}
+        arguments = {name: value for name, value in arguments.items() if name in of_dqn}
     for name in method.without:
         group, _, part = name.rpartition(".")
         of_run, of_paper = (arguments[group], PAPER[group]) if group else (arguments, PAPER)

@@ -73,6 +73,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="settings of the other methods, on the map of tuning: in place of --task, --method and --seeds",
     )
     parser.add_argument("--draw", action="store_true", help="run nothing: draw what is finished")
+    parser.add_argument(
+        "--published", nargs="+", type=Path, default=[], help="runs.json of other studies: draw their runs beside"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -100,7 +103,7 @@ def run(args: argparse.Namespace) -> int:
     # Matplotlib is slow to import, and workers do without it
     from sb3_caps.studies.monster_kong.figures import draw_study
 
-    for line in draw_study([run for run in runs if run.finished], args.results):
+    for line in draw_study([run for run in runs if run.finished], args.results, args.published):
         print(line)
     return 1 if errors else 0
 

@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -22,14 +21,14 @@ from sb3_caps.studies.reuse.statistics import (
 )
 from sb3_caps.studies.reuse.tasks import Task, get_task
 from sb3_caps.studies.shared.plots import save
+from sb3_caps.studies.shared.records import Record, write_records
 from sb3_caps.studies.shared.runs import Run, read_rows, write_text
 from sb3_caps.studies.shared.statistics import bootstrap_interval, first_reached, median_reached
 from sb3_caps.studies.shared.tables import markdown
 
 SHARE = 0.9
-RECORDS = "runs.json"
-# One run: task, sources, method and seed, its curve, its final return, and what the best source gets alone
-Record: TypeAlias = dict[str, Any]
+# What tells runs apart
+NAMES = ("task", "sources", "method", "seed")
 
 
 @dataclass(frozen=True)
@@ -81,34 +80,19 @@ def records(runs: Sequence[Run], trained: Path) -> list[Record]:
     """
     :param runs: finished runs
     :param trained: the folder of trained sources
-    :return: what is to be remembered of each run, as plain values
+    :return: of each run: its names and its curve, its final return, and what the best source gets alone
     """
     found = []
     for run in runs:
-        names = ("task", "sources", "method", "seed")
         rows = read_rows(run.curve)
         alone = source_returns(get_task(run.config["task"]), run.config["sources"], trained)
         found.append(
-            {name: run.config[name] for name in names}
+            {name: run.config[name] for name in NAMES}
             | {"steps": [int(row["steps"]) for row in rows], "returns": [row["return"] for row in rows]}
             | {"final": json.loads((run.folder / run.result).read_text())["final"]}
             | {"best_source": max(alone.values()) if alone else None, "seconds": rows[-1]["seconds"]}
         )
     return found
-
-
-def with_published(own: Sequence[Record], published: Sequence[Record]) -> list[Record]:
-    """
-    :param own: records of one's own runs
-    :param published: those of others, which are added where one's own have not the same task, sources, method and seed
-    :return: all of them
-    """
-
-    def key(record: Record) -> tuple[Any, ...]:
-        return record["task"], record["sources"], record["method"], record["seed"], record["steps"][-1]
-
-    done = {key(record) for record in own}
-    return [*own, *(record for record in published if key(record) not in done)]
 
 
 def collect(found: Sequence[Record]) -> list[Result]:
@@ -156,7 +140,7 @@ def write_report(found: Sequence[Record], folder: Path) -> str:
     :param folder: where to
     :return: the tables
     """
-    write_text(folder / RECORDS, "[\n" + ",\n".join(map(json.dumps, found)) + "\n]\n")
+    write_records(folder, found)
     results = collect(found)
     parts = ["## Over the tasks that all methods ran on", overall_table(by_label(results))]
     for title, held_back in (("Those that were held back", True), ("Those that were not held back", False)):

@@ -1,7 +1,6 @@
 """``sb3-caps reproduce reuse``: methods of policy reuse on tasks of many kinds, with good and with bad sources."""
 
 import argparse
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from sb3_caps.studies.reuse.tasks import TASKS, get_task
 from sb3_caps.studies.reuse.training import train_missing, trainings
 from sb3_caps.studies.shared.arguments import check_at_least
 from sb3_caps.studies.shared.lock import locked
+from sb3_caps.studies.shared.records import with_published
 from sb3_caps.studies.shared.runs import Run
 from sb3_caps.studies.shared.scheduler import finished_runs, run_missing, this_command
 
@@ -90,12 +90,10 @@ def run(args: argparse.Namespace) -> int:
             errors = run_missing(runs, execute, args.jobs, args.backend, args.address, this_command())
 
     # Matplotlib is slow to import, and workers do without it
-    from sb3_caps.studies.reuse.report import records, with_published, write_report
+    from sb3_caps.studies.reuse.report import NAMES, records, write_report
 
     found = records(finished_runs(runs, args.results), trained)
-    for file in args.published:
-        found = with_published(found, json.loads(file.read_text()))
-    print(write_report(found, args.results))
+    print(write_report(with_published(found, args.published, NAMES), args.results))
     return 1 if errors else 0
 
 

@@ -5,7 +5,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from sb3_caps.studies.shared.runs import Run, read_rows
+from sb3_caps.studies.shared.records import Record
 from sb3_caps.studies.shared.statistics import bootstrap_interval, first_reached, interquartile_mean, median_reached
 
 # The columns of the curves of each method, of shape (seeds, evaluations)
@@ -13,14 +13,14 @@ Curves: TypeAlias = dict[str, dict[str, np.ndarray]]
 SHARES = (0.5, 0.9, 0.95)
 
 
-def columns_of(runs: Iterable[Run]) -> dict[str, np.ndarray]:
+def columns_of(records: Iterable[Record]) -> dict[str, np.ndarray]:
     """
-    :param runs: of several seeds
+    :param records: of several seeds
     :return: the columns of their curves, each of shape (seeds, evaluations)
     """
-    tables = [read_rows(run.curve) for run in runs]
-    length = min(len(table) for table in tables)
-    return {name: np.array([[row[name] for row in table[:length]] for table in tables]) for name in tables[0][0]}
+    tables = [{name: column for name, column in record.items() if isinstance(column, list)} for record in records]
+    length = min(len(table["steps"]) for table in tables)
+    return {name: np.array([table[name][:length] for table in tables]) for name in tables[0]}
 
 
 def steps_table(curves: Curves, labels: Mapping[str, str]) -> str:
