@@ -120,7 +120,7 @@ def test_acting_pass_equals_the_network(kind: str, termination: float | None, se
     assert model._last_obs is not None
     assert model._last_option_actions is not None
     network, sources = ActingNetwork(model.policy), model._last_option_actions[:, :1]
-    assert (network.layers is not None) == (kind in ("box", "discrete"))
+    assert (network.hidden is not None) == (kind in ("box", "discrete"))
     with th.no_grad():
         found = model.policy.acting_net(model.policy.obs_to_tensor(model._last_obs)[0])
         expected = model.policy.complete(found, th.as_tensor(sources))
@@ -154,7 +154,7 @@ def test_arrays_follow_parameters_that_learn() -> None:
 def test_many_observations_are_left_to_torch() -> None:
     model = CAPS("MlpPolicy", Corridor(), policy_kwargs={"net_arch": [512, 512]}, seed=0)
     network = ActingNetwork(model.policy)
-    assert network.layers is not None
+    assert network.hidden is not None
     assert network.most_rows == 1
     observations = np.eye(10, dtype=np.float32)
     first, _ = network(observations[:1], NO_SOURCES[:1])

@@ -124,6 +124,14 @@ def test_online_terminations_equal_a_replay_of_the_run() -> None:
     th.testing.assert_close(trained.weight, head.weight, rtol=1e-3, atol=1e-6)
 
 
+@pytest.mark.parametrize(("settings", "layers"), [({}, 2), (paper(), 0), ({"termination": 0.5}, 0)])
+def test_terminations_that_are_learned_with_the_values_have_a_layer_of_their_own(
+    settings: dict[str, Any], layers: int
+) -> None:
+    model = CAPS("MlpPolicy", Corridor(), source_policies=SOURCES, **settings)
+    assert {len(network.termination_hidden) for network in model.policy.networks()} == {layers}
+
+
 @pytest.mark.parametrize("settings", [{}, paper()])
 def test_fixed_termination_is_never_trained(settings: dict[str, Any]) -> None:
     model = CAPS("MlpPolicy", Corridor(), source_policies=SOURCES, termination=0.5, learning_starts=10, **settings)

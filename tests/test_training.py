@@ -136,7 +136,9 @@ class SlowRule:
     def terminations(self, state: th.Tensor) -> th.Tensor:
         network = self.model.q_net
         hidden = network.q_net[:-1](state).detach()
-        return th.sigmoid(self.of_options(network.termination_net(hidden)[0], state))
+        (layer, _), head = network.termination_hidden, network.termination_net
+        own = (layer.weight @ hidden[0] + layer.bias).clamp(min=0)
+        return th.sigmoid(self.of_options(head.weight @ own + head.bias, state))
 
     def loss(self, starts: list[tuple[int, int]]) -> th.Tensor:
         losses, n_steps = [], 0

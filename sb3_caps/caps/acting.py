@@ -1,7 +1,8 @@
 """The pass of the network while acting: in NumPy where the network is small and plain, in torch otherwise."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import torch as th
@@ -16,7 +17,8 @@ from sb3_caps.caps.networks import OptionQNetwork
 if TYPE_CHECKING:
     from sb3_caps.caps.policies import CAPSPolicy
 
-ACTIVATIONS: dict[type[nn.Module], Callable[[np.ndarray], np.ndarray]] = {
+Layer: TypeAlias = Callable[[np.ndarray], np.ndarray]
+ACTIVATIONS: dict[type[nn.Module], Layer] = {
     nn.ReLU: lambda values: np.maximum(values, 0, out=values),
     nn.Tanh: lambda values: np.tanh(values, out=values),
 }
@@ -38,14 +40,16 @@ class ActingNetwork:
 
     def __init__(self, policy: "CAPSPolicy", network: OptionQNetwork | None = None) -> None:
         self.policy, self.network, self.space = policy, network or policy.acting_net, policy.observation_space
-        self.layers: list[tuple[np.ndarray, np.ndarray] | Callable[[np.ndarray], np.ndarray]] | None = None
-        self.termination: tuple[np.ndarray, np.ndarray] | None = None
+        # Up to the last hidden layer, and from there to the values and to the terminations
+        self.hidden: list[Layer] | None = None
+        self.values: list[Layer] = []
+        self.terminations: list[Layer] = []
         if self._is_plain():
-            layers = list(self.network.q_net)
-            self.layers = [ACTIVATIONS.get(type(layer)) or _arrays(layer) for layer in layers]
+            *hidden, last = map(_layer, self.network.q_net)
+            self.hidden, self.values = hidden, [last]
             if policy.termination is None:
-                self.termination = _arrays(self.network.termination_net)
-            largest = max(layer.weight.numel() for layer in layers if isinstance(layer, nn.Linear))
+                self.terminations = [*map(_layer, self._termination_layers())]
+            largest = max(layer.weight.numel() for layer in self.network.modules() if isinstance(layer, nn.Linear))
             self.most_rows = MOST_MULTIPLICATIONS // largest
 
     def __call__(
@@ -56,7 +60,7 @@ class ActingNetwork:
         :param option_actions: the actions of the sources, of shape (environments, sources)
         :return: option values and terminations, each of shape (environments, options)
         """
-        if self.layers is None or isinstance(observations, dict) or len(observations) > self.most_rows:
+        if self.hidden is None or isinstance(observations, dict) or len(observations) > self.most_rows:
             with th.no_grad():
                 found = self.network(obs_as_tensor(observations, self.policy.device))
                 found = self.policy.complete(found, th.as_tensor(option_actions, device=self.policy.device))
@@ -64,14 +68,11 @@ class ActingNetwork:
         hidden: np.ndarray = observations.reshape(len(observations), -1)
         # SB3 one-hot encodes a number, and that picks a row
         hidden = hidden[:, 0] if isinstance(self.space, spaces.Discrete) else hidden.astype(np.float32)
-        for layer in self.layers[:-1]:
-            hidden = layer(hidden) if callable(layer) else _linear(hidden, *layer)
-        assert not callable(self.layers[-1])
-        values = self._complete(_linear(hidden, *self.layers[-1]), option_actions)
-        if self.termination is None:
-            assert self.policy.termination is not None
+        hidden = _through(self.hidden, hidden)
+        values = self._complete(_through(self.values, hidden), option_actions)
+        if self.policy.termination is not None:
             return values, np.full(values.shape, self.policy.termination, dtype=np.float32)
-        return values, sigmoid(self._complete(_linear(hidden, *self.termination), option_actions))
+        return values, sigmoid(self._complete(_through(self.terminations, hidden), option_actions))
 
     def _complete(self, outputs: np.ndarray, option_actions: np.ndarray) -> np.ndarray:
         """As ``CAPSPolicy.complete`` does."""
@@ -80,10 +81,13 @@ class ActingNetwork:
             outputs[:, :n_sources] += np.take_along_axis(outputs[:, n_sources:], option_actions, axis=1)
         return outputs
 
+    def _termination_layers(self) -> list[nn.Module]:
+        return [*self.network.termination_hidden, self.network.termination_net]
+
     def _is_plain(self) -> bool:
         """Whether this class knows all that the network does, from observations to values."""
         network = self.network
-        heads = [*network.q_net, network.termination_net]
+        heads = [*network.q_net, *self._termination_layers()]
         return (
             type(network) is OptionQNetwork
             and "forward" not in vars(network)
@@ -105,12 +109,19 @@ def sigmoid(values: np.ndarray) -> np.ndarray:
     return 0.5 * (1.0 + np.tanh(0.5 * values))
 
 
-def _arrays(layer: nn.Module) -> tuple[np.ndarray, np.ndarray]:
-    assert isinstance(layer, nn.Linear)
-    return layer.weight.detach().numpy().T, layer.bias.detach().numpy()
+def _layer(layer: nn.Module) -> Layer:
+    if isinstance(layer, nn.Linear):
+        return partial(_linear, layer.weight.detach().numpy().T, layer.bias.detach().numpy())
+    return ACTIVATIONS[type(layer)]
 
 
-def _linear(values: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:
+def _linear(weight: np.ndarray, bias: np.ndarray, values: np.ndarray) -> np.ndarray:
     outputs = weight[values] if values.ndim == 1 else values @ weight
     outputs += bias
     return outputs
+
+
+def _through(layers: list[Layer], values: np.ndarray) -> np.ndarray:
+    for layer in layers:
+        values = layer(values)
+    return values

@@ -171,7 +171,7 @@ class CAPS(OptionCollector):
             "options": self.options,
             "termination": self.termination,
             "initial_termination": self._termination.initial,
-            "termination_learning_rate": self._termination.learning_rate or 0.0,
+            "termination_learning_rate": self._termination.learning_rate,
             "margin": self._termination.regularization,
         }
 

@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch as th
+from stable_baselines3.common.torch_layers import create_mlp
 from stable_baselines3.common.type_aliases import PyTorchObs
 from stable_baselines3.dqn.policies import QNetwork
 from torch import nn
@@ -51,11 +52,14 @@ def share(outputs: th.Tensor, option_actions: th.Tensor) -> th.Tensor:
 class OptionQNetwork(QNetwork):
     """
     Option-value network: SB3's Q-network with an output for each option, and the terminations on its last hidden layer.
+    Whether an action is the best one is no linear function of what its value is linear in: β may have a layer of its
+    own between.
 
     Everything that is not listed is as in SB3's DQN.
 
     :param termination: A fixed β for all options, None to learn it
     :param initial_termination: The β to start learning from, one for each option
+    :param deep_termination: Whether β has a hidden layer of its own, as wide as the last one of the values
     :param n_shared: How many options, the first ones, have outputs that ``share`` completes: their values start at 0
     """
 
@@ -64,15 +68,19 @@ class OptionQNetwork(QNetwork):
         *args: Any,
         termination: float | None = None,
         initial_termination: np.ndarray | float = 0.5,
+        deep_termination: bool = False,
         n_shared: int = 0,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
         self.termination = termination
         self.initial_termination = initial_termination
+        self.deep_termination = deep_termination
         self.n_shared = n_shared
         last = self.q_net[-1]
         assert isinstance(last, nn.Linear)
+        own = [last.in_features] if deep_termination else []
+        self.termination_hidden = nn.Sequential(*create_mlp(last.in_features, 0, own))
         self.termination_net = nn.Linear(last.in_features, last.out_features)
         # β starts the same in all states
         nn.init.zeros_(self.termination_net.weight)
@@ -100,7 +108,7 @@ class OptionQNetwork(QNetwork):
         :return: β_o(s) before the logistic function, of shape (states, options)
         """
         if self.termination is None:
-            return self.termination_net(hidden)
+            return self.termination_net(self.termination_hidden(hidden))
         fixed = th.logit(th.tensor(self.termination, device=hidden.device))
         return fixed.expand(len(hidden), self.termination_net.out_features)
 
@@ -120,5 +128,10 @@ class OptionQNetwork(QNetwork):
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
         data = super()._get_constructor_parameters()
-        data.update(termination=self.termination, initial_termination=self.initial_termination, n_shared=self.n_shared)
+        data.update(
+            termination=self.termination,
+            initial_termination=self.initial_termination,
+            deep_termination=self.deep_termination,
+            n_shared=self.n_shared,
+        )
         return data

@@ -37,7 +37,8 @@ class CAPSPolicy(DQNPolicy):
     :param options: The options to choose from; the action space alone makes primitive options
     :param termination: A fixed β for all options, None to learn it
     :param initial_termination: The β to start learning from, one number or one for sources and one for primitives
-    :param termination_learning_rate: Learning rate of β where it is learned online, see ``CAPS``
+    :param termination_learning_rate: Learning rate of β where it is learned online, see ``CAPS``; None where it is
+        learned with the values, by a hidden layer of its own
     :param execution: How options are executed: ``"interrupting"`` ends a source where another option has a value that
         is higher by the margin; ``"call-and-return"``, the paper's, where β says so. None for call-and-return with a
         fixed ``termination`` and for interrupting otherwise.
@@ -64,7 +65,7 @@ class CAPSPolicy(DQNPolicy):
         options: OptionSet | None = None,
         termination: float | None = None,
         initial_termination: float | tuple[float, float] = 0.5,
-        termination_learning_rate: float = 0.00025,
+        termination_learning_rate: float | None = None,
         execution: Execution | None = None,
         margin: float = 0.0,
         shared_values: bool = True,
@@ -96,7 +97,7 @@ class CAPSPolicy(DQNPolicy):
             self.optimizer_kwargs = {**self.optimizer_kwargs, "fused": True}
         super()._build(lr_schedule)
         self.termination_optimizer = th.optim.SGD(
-            self.q_net.termination_net.parameters(), lr=self.termination_learning_rate
+            self.q_net.termination_net.parameters(), lr=self.termination_learning_rate or 0.0
         )
         self.q_net_average = None if self.averaging is None else _frozen_copy(self.q_net)
         # The network that did best in whole episodes, and what `predict` acts by: see `Trials`
@@ -113,6 +114,7 @@ class CAPSPolicy(DQNPolicy):
             "action_space": spaces.Discrete(len(self.options)),
             "termination": self.termination,
             "initial_termination": np.repeat(starts, [self.options.n_sources, self.options.n_actions]),
+            "deep_termination": self.termination is None and self.termination_learning_rate is None,
             "n_shared": self.options.n_sources if self.shared_values else 0,
         }
         return self.q_net_class(**self._update_features_extractor(net_args, features_extractor=None)).to(self.device)

@@ -126,29 +126,32 @@ def noise_table(setting: str | Path, goals: list[str], seed: int = 0) -> Iterato
             yield f"| {goal} | {beta} | {' | '.join(cells)} |"
 
 
-def termination_table(setting: str | Path, goals: list[str]) -> Iterator[str]:
+def termination_table(setting: str | Path, goals: list[str], seed: int = 0) -> Iterator[str]:
     """
-    How well exact option values tell whether the action of a source is the best one: what β can learn at best.
+    How well option values, exact and with some noise, tell whether the action of a source is the best one: what β can
+    learn at best.
 
     :param setting: the map
     :param goals: of the target tasks
-    :return: the lines of a table: the area under the ROC curve, by the values of primitive options alone, and by the
-        best option that takes each action, as CAPS learns β
+    :param seed: of the noise
+    :return: the lines of a table: the area under the ROC curve, by the best option that takes each action, as CAPS
+        learns β
     """
-    yield "Is the action of a source the best one? Area under the ROC curve by exact option values:"
-    yield "| goal | β | by primitive options | by the best option that takes an action |"
-    yield "| --- " * 4 + "|"
+    yield "Is the action of a source the best one? Area under the ROC curve by option values:"
+    yield f"| goal | β | {' | '.join(f'{noise:.1%} noise' for noise in NOISES)} |"
+    yield "| --- " * (2 + len(NOISES)) + "|"
     for goal in goals:
         solution, actions = plan(setting, goal), option_actions(setting, goal)
-        n_sources = actions.shape[1] - len(ACTIONS)
+        sources = actions[:, : -len(ACTIONS)]
         reachable = solution.optimal.any(axis=1) & (solution.steps > 0)
-        wrong = ~np.take_along_axis(solution.optimal, actions[:, :n_sources], axis=1)[reachable]
+        wrong = ~np.take_along_axis(solution.optimal, sources, axis=1)[reachable]
         for beta in TERMINATIONS:
-            values, areas = exact_option_values(setting, goal, beta), []
-            for takes in (actions[:, n_sources:], actions):
-                lost = lost_by_sources(values[:, -takes.shape[1] :], takes, actions[:, :n_sources])[reachable]
-                areas.append(roc_area(lost[wrong], lost[~wrong]))
-            yield f"| {goal} | {beta} | {areas[0]:.2f} | {areas[1]:.2f} |"
+            exact, areas = exact_option_values(setting, goal, beta), []
+            noise = np.random.default_rng(seed).standard_normal(exact.shape)
+            for size in NOISES:
+                lost = lost_by_sources(exact * (1 + size * noise), actions, sources)[reachable]
+                areas.append(f"{roc_area(lost[wrong], lost[~wrong]):.2f}")
+            yield f"| {goal} | {beta} | {' | '.join(areas)} |"
 
 
 def lost_by_sources(values: np.ndarray, actions: np.ndarray, sources: np.ndarray) -> np.ndarray:
