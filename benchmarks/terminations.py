@@ -1,9 +1,8 @@
 """
 Is β right? As a classifier of "the action of this source is not the best one here", against the planner, and as what
-ends options: call-and-return beside interruption. On the grid, with networks (CAPS's defaults) and with tables (the
-paper's rule): ``python -m benchmarks.terminations --seeds 20 21 22``. With ``--monster-kong`` on Monster Kong from
-features instead, with the preset of its study but β learned as by default, 7 minutes a run. Beside β: how well the
-option values tell the same, which is what β can learn from them.
+ends options: call-and-return beside interruption. With networks (CAPS's defaults) on the grid and on errands, and with
+tables (the paper's rule) on the grid: ``python -m benchmarks.terminations --seeds 20 21 22``. Beside β: how well the
+option values tell the same, which is what β can learn from them. Monster Kong's study has a table of its own.
 """
 
 import argparse
@@ -21,18 +20,15 @@ from sb3_caps.common.evaluation import discounted_returns
 from sb3_caps.common.execution import Execution
 from sb3_caps.envs.grid import GridMap, plan
 from sb3_caps.envs.grid.batched import GridTask
-from sb3_caps.envs.monster_kong.vec_env import MonsterKongVecEnv
 from sb3_caps.studies.monster_kong.analysis import lost_by_sources
-from sb3_caps.studies.monster_kong.evaluation import ExactEvaluation
-from sb3_caps.studies.monster_kong.methods import TASKS as KONG_TASKS
-from sb3_caps.studies.monster_kong.methods import arguments_of, entry_of, horizon_of
-from sb3_caps.studies.monster_kong.sources import make_sources
+from sb3_caps.studies.reuse.catalogue import delivery, key_and_door
 from sb3_caps.studies.reuse.runs import build
 from sb3_caps.studies.reuse.tasks import get_task
 from sb3_caps.studies.shared.statistics import roc_area
 from sb3_caps.studies.shared.tables import markdown
 from sb3_caps.tabular import CAPSConfig, Experiment, TabularCAPS
 
+ERRANDS = {"key-door": key_and_door, "delivery": delivery}
 TASKS = {"grid-g": ("rooms", "g"), "grid-g-prime": ("rooms", "g'"), "grid-changed": ("rooms_changed", "g")}
 SOURCES = ("G1", "G2", "G3", "G4")
 EPISODES = 500
@@ -59,8 +55,36 @@ def area_on_grid(terminations: np.ndarray, actions: np.ndarray, map_name: str, g
     :return: see ``area``
     """
     values = plan(map_name, goal).action_values
-    worse = values.max(axis=1, keepdims=True) - np.take_along_axis(values, actions, axis=1) > ALIKE
-    return area(terminations, worse, values.max(axis=1) > 0)
+    return area(terminations, is_worse(actions, values), values.max(axis=1) > 0)
+
+
+def is_worse(actions: np.ndarray, values: np.ndarray, reward: float = 1.0) -> np.ndarray:
+    """
+    :param actions: the action of each source in each state
+    :param values: that of each action in each state
+    :param reward: at the goal
+    :return: whether the action of each source is not the best one
+    """
+    return values.max(axis=1, keepdims=True) - np.take_along_axis(values, actions, axis=1) > ALIKE * reward
+
+
+def truth(name: str, gamma: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
+    """
+    :param name: a task of the reuse suite
+    :param gamma: the discount factor of the learner
+    :return: the observation of each state, the planner's value of each action there, in which states there is something
+        to do, and the reward at the goal
+    """
+    if name in TASKS:
+        values = plan(*TASKS[name]).action_values
+        return np.arange(len(values)), values, values.max(axis=1) > 0, 1.0
+    world = ERRANDS[name]()
+    every = world.action_values(gamma)
+    errands, visited, cells = np.indices(every.shape[:3]).reshape(3, -1)
+    # Where the place to go to is reached, another part of the errand begins, or nothing
+    going = cells != world.cells_of_places[world.errands[errands, visited]]
+    states = np.stack([cells, errands, visited], axis=1)
+    return world.observe(states), every.reshape(len(states), -1), going, world.reward
 
 
 def with_networks(name: str, seed: int) -> list[str]:
@@ -73,18 +97,18 @@ def with_networks(name: str, seed: int) -> list[str]:
     config = {"task": name, "method": "caps", "sources": "helpful", "seed": seed}
     model = build(config, Path()).learn(task.steps, log_interval=10**9)
     assert isinstance(model, CAPS)
-    cells = np.arange(GridMap.load(TASKS[name][0]).n_cells)
-    values, beta = model.policy.values_and_terminations(cells)
-    starts = np.ones(len(cells), dtype=bool)
-    actions, _ = model.options.actions(cells, model.options.initial_states(), starts)
+    observations, exact, reachable, reward = truth(name, model.gamma)
+    values, beta = model.policy.values_and_terminations(observations)
+    starts = np.ones(len(observations), dtype=bool)
+    actions, _ = model.options.actions(observations, model.options.initial_states(), starts)
     returns = []
     for mode in get_args(Execution):
         model.policy.execution_mode = mode
-        env = task.make_env(100, seed)
-        returns.append(discounted_returns(model, env, task.discount, EPISODES).mean() / task.scale[1])
-    sources = actions[:, : len(SOURCES)]
-    scores = (beta[:, : len(SOURCES)], lost_by_sources(values, actions, sources))
-    found = [area_on_grid(each, sources, *TASKS[name]) for each in scores]
+        env, (low, high) = task.make_env(100, seed), task.scale
+        returns.append((discounted_returns(model, env, task.discount, EPISODES).mean() - low) / (high - low))
+    sources = actions[:, : model.options.n_sources]
+    scores = (beta[:, : model.options.n_sources], lost_by_sources(values, actions, sources))
+    found = [area(each, is_worse(sources, exact, reward), reachable) for each in scores]
     return [name, "networks", str(seed), *(f"{each:.2f}" for each in (*found, *returns))]
 
 
@@ -112,51 +136,15 @@ def with_tables(name: str, seeds: list[int], reward: float) -> Iterator[list[str
         yield [name, f"tables, reward {reward:g}", str(seed), *(f"{each:.2f}" for each in found), "", ""]
 
 
-def with_monster_kong(name: str, seed: int, steps: int) -> list[str]:
-    """
-    :param name: a task of the Monster Kong study
-    :param seed: of the run
-    :param steps: of the run
-    :return: a row of the table
-    """
-    setting, goal = KONG_TASKS[name]
-    config = {"task": name, "method": "caps", "preset": "recommended", "observation": "features", "steps": steps}
-    arguments = arguments_of(config)
-    arguments["termination_kwargs"] |= {"learning_rate": None}
-    sources = make_sources(setting, goal, "features", "planner", Path())
-    env = MonsterKongVecEnv(entry_of(config)["n_envs"], setting, goal, "features", horizon_of(config))
-    model = CAPS("MlpPolicy", env, source_policies=sources, seed=seed, **arguments).learn(steps, log_interval=10**9)
-    evaluate = ExactEvaluation(setting, goal)
-    observations, optimal = evaluate.observations, evaluate.plan.optimal
-    values, beta = model.policy.values_and_terminations(observations)
-    starts = np.ones(len(observations), dtype=bool)
-    actions, _ = model.options.actions(observations, model.options.initial_states(), starts)
-    of_sources, reachable = actions[:, : len(sources)], optimal.any(axis=1) & (evaluate.plan.steps > 0)
-    scores = (beta[:, : len(sources)], lost_by_sources(values, actions, of_sources))
-    found = [area(each, ~np.take_along_axis(optimal, of_sources, axis=1), reachable) for each in scores]
-    returns = []
-    for mode in get_args(Execution):
-        model.policy.execution_mode = mode
-        returns.append(evaluate(model).returns.mean() / evaluate.optimum)
-    return [name, "networks", str(seed), *(f"{each:.2f}" for each in (*found, *returns))]
-
-
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.terminations", description=__doc__)
     parser.add_argument("--seeds", nargs="+", type=int, default=[20, 21, 22])
-    parser.add_argument("--monster-kong", action="store_true", help="in place of the grid")
-    parser.add_argument("--steps", type=int, default=400_000, help="of a run on Monster Kong")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     th.set_num_threads(1)
-    rows = []
-    if args.monster_kong:
-        rows = [with_monster_kong(name, seed, args.steps) for name in ("g1", "g2") for seed in args.seeds]
-    else:
-        for name in TASKS:
-            rows += [row for reward in (1.0, 10.0) for row in with_tables(name, args.seeds, reward)]
-            rows += [with_networks(name, seed) for seed in args.seeds]
+    rows = [row for name in TASKS for reward in (1.0, 10.0) for row in with_tables(name, args.seeds, reward)]
+    rows += [with_networks(name, seed) for name in (*TASKS, *ERRANDS) for seed in args.seeds]
     print(f"Measured on {machine()}\n")
     print(
         markdown(["task", "learner", "seed", "area under the ROC curve", "of the values", *get_args(Execution)], rows)

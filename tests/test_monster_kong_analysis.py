@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
+from sb3_caps.envs.monster_kong.physics import ACTIONS
 from sb3_caps.envs.monster_kong.planner import plan
 from sb3_caps.studies.monster_kong.analysis import (
+    area_of_wrong,
     coverage,
     exact_option_values,
     noise_table,
@@ -60,6 +62,18 @@ def test_exact_values_of_single_actions_tell_the_best_one() -> None:
     assert areas[0.06][0] < 1.0
     assert areas[1.0] == sorted(areas[1.0], reverse=True)
     assert areas[1.0][-1] < areas[0.06][-1]
+
+
+def test_who_knows_where_sources_are_wrong_has_an_area_of_one() -> None:
+    solution, sources = plan(SMALL, "coin"), option_actions(SMALL, "coin")[:, : -len(ACTIONS)]
+    wrong = ~np.take_along_axis(solution.optimal, sources, axis=1)
+    assert area_of_wrong(0.3 + 0.1 * wrong, sources, solution) == 1
+    assert area_of_wrong(-wrong.astype(float), sources, solution) == 0
+    assert area_of_wrong(np.full(wrong.shape, 0.9), sources, solution) == 0.5
+    # Where the goal is out of reach nothing is right or wrong
+    unreachable = ~(solution.optimal.any(axis=1) & (solution.steps > 0))
+    assert unreachable.any()
+    assert area_of_wrong(np.where(unreachable[:, None], 1.0, wrong), sources, solution) == 1
 
 
 def test_more_steps_see_more_and_never_more_than_all() -> None:

@@ -25,7 +25,7 @@ from sb3_caps.envs.monster_kong.sources import optimal_policy
 from sb3_caps.envs.monster_kong.vec_env import MonsterKongVecEnv
 from sb3_caps.studies.monster_kong import study
 from sb3_caps.studies.monster_kong.evaluation import ExactEvaluation, Outcome, PlayedEvaluation, paper_average
-from sb3_caps.studies.monster_kong.figures import executions_table
+from sb3_caps.studies.monster_kong.figures import executions_table, terminations_table
 from sb3_caps.studies.monster_kong.methods import (
     ABLATIONS,
     ALGORITHMS,
@@ -227,6 +227,15 @@ def test_a_finished_model_is_executed_as_it_was_and_otherwise(tmp_path: Path) ->
     expected = evaluate(model).returns.mean() / evaluate.optimum
     assert shares["| without `averaging`"] == f"{expected:.1%}"
     assert "| call-and-return, ends drawn" in shares
+
+    model = CAPS.load(run.folder / "model.zip", device="cpu")
+    _, beta = model.policy.values_and_terminations(evaluate.observations)
+    wrong = ~np.take_along_axis(evaluate.plan.optimal, evaluate.actions_of(model)[:, :3], axis=1)
+    told = beta[:, :3] + 1e-9 * np.random.default_rng(0).random(wrong.shape)  # ties count as half
+    places = np.argsort(np.argsort(told[evaluate.plan.steps > 0], axis=None)).reshape(-1, 3) + 1
+    positives = wrong[evaluate.plan.steps > 0]
+    area = (places[positives].mean() - (positives.sum() + 1) / 2) / (~positives).sum()
+    assert f"| β | {area:.2f} | {area:.2f} |" in terminations_table([run])
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.3, 1.0])

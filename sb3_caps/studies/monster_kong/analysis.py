@@ -16,7 +16,7 @@ from sb3_caps.caps.exploration import draw
 from sb3_caps.envs.monster_kong.env import HORIZON
 from sb3_caps.envs.monster_kong.level import GOALS
 from sb3_caps.envs.monster_kong.physics import ACTIONS
-from sb3_caps.envs.monster_kong.planner import plan
+from sb3_caps.envs.monster_kong.planner import Plan, plan
 from sb3_caps.studies.monster_kong.evaluation import ExactEvaluation
 from sb3_caps.studies.monster_kong.methods import TASKS
 from sb3_caps.studies.monster_kong.sources import source_goals
@@ -143,15 +143,25 @@ def termination_table(setting: str | Path, goals: list[str], seed: int = 0) -> I
     for goal in goals:
         solution, actions = plan(setting, goal), option_actions(setting, goal)
         sources = actions[:, : -len(ACTIONS)]
-        reachable = solution.optimal.any(axis=1) & (solution.steps > 0)
-        wrong = ~np.take_along_axis(solution.optimal, sources, axis=1)[reachable]
         for beta in TERMINATIONS:
             exact, areas = exact_option_values(setting, goal, beta), []
             noise = np.random.default_rng(seed).standard_normal(exact.shape)
             for size in NOISES:
-                lost = lost_by_sources(exact * (1 + size * noise), actions, sources)[reachable]
-                areas.append(f"{roc_area(lost[wrong], lost[~wrong]):.2f}")
+                lost = lost_by_sources(exact * (1 + size * noise), actions, sources)
+                areas.append(f"{area_of_wrong(lost, sources, solution):.2f}")
             yield f"| {goal} | {beta} | {' | '.join(areas)} |"
+
+
+def area_of_wrong(scores: np.ndarray, sources: np.ndarray, solution: Plan) -> float:
+    """
+    :param scores: of each source in each state, high where its action should not be the best one
+    :param sources: its action
+    :param solution: which knows
+    :return: the area under the ROC curve, over all states from which the goal can be reached
+    """
+    reachable = solution.optimal.any(axis=1) & (solution.steps > 0)
+    wrong, found = ~np.take_along_axis(solution.optimal, sources, axis=1)[reachable], scores[reachable]
+    return roc_area(found[wrong], found[~wrong])
 
 
 def lost_by_sources(values: np.ndarray, actions: np.ndarray, sources: np.ndarray) -> np.ndarray:

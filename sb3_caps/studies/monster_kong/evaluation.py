@@ -74,7 +74,7 @@ class ExactEvaluation:
         """
         values, beta = model.policy.values_and_terminations(self.observations)
         greedy = OptionExecution("call-and-return", model.policy.execution.margins).greedy_options(values)
-        return self.follow(greedy, beta, self._actions_of(model), np.random.default_rng(seed))
+        return self.follow(greedy, beta, self.actions_of(model), np.random.default_rng(seed))
 
     def follow(
         self, greedy: np.ndarray, ends: np.ndarray, actions: np.ndarray, generator: np.random.Generator | None = None
@@ -115,13 +115,17 @@ class ExactEvaluation:
             if acts_by >= 0:
                 # As `predict` does: by this source alone
                 greedy, ends = np.full_like(greedy, acts_by), np.zeros_like(ends)
-            return greedy, ends, self._actions_of(model)
+            return greedy, ends, self.actions_of(model)
         with th.no_grad():
             values = model.policy.q_net(model.policy.obs_to_tensor(self.observations)[0]).cpu().numpy()  # type: ignore[operator]
         actions = np.broadcast_to(np.arange(values.shape[1]), values.shape)
         return values.argmax(axis=1), np.ones(values.shape, dtype=bool), actions
 
-    def _actions_of(self, model: CAPS) -> np.ndarray:
+    def actions_of(self, model: CAPS) -> np.ndarray:
+        """
+        :param model: with the sources of the task
+        :return: for each state, the action of each option
+        """
         # Sources are never trained, so they are asked once
         if self._option_actions is None:
             starts = np.zeros(len(self.observations), dtype=bool)

@@ -9,6 +9,7 @@ import numpy as np
 
 from sb3_caps import CAPS
 from sb3_caps.envs.monster_kong.planner import plan
+from sb3_caps.studies.monster_kong.analysis import area_of_wrong, lost_by_sources
 from sb3_caps.studies.monster_kong.evaluation import ExactEvaluation
 from sb3_caps.studies.monster_kong.methods import LABELS, TASKS
 from sb3_caps.studies.monster_kong.pictures import draw_pictures
@@ -58,7 +59,7 @@ def draw_study(runs: Sequence[Run], folder: Path, published: Sequence[Path] = ()
         asked = {"observation": observation, "task": task, "preset": preset, "method": "caps"}
         own = [run for run in runs if asked.items() <= run.config.items()]
         if own and observation == "features":
-            yield from (executions_table(own), "")
+            yield from (executions_table(own), "", terminations_table(own), "")
         if own:
             yield from draw_pictures(_best(own), folder / "figures", name)
 
@@ -84,6 +85,27 @@ def executions_table(runs: Sequence[Run]) -> str:
         shares.setdefault("call-and-return, ends drawn", []).append(float(np.mean(drawn) / evaluate.optimum))
     rows = [[label, f"{np.mean(each):.1%}", f"{min(each):.1%}"] for label, each in shares.items()]
     return markdown(["execution of the finished models", "mean share", "lowest"], rows)
+
+
+def terminations_table(runs: Sequence[Run]) -> str:
+    """
+    Whether β is right: as a classifier of "the action of this source is not the best one here", against the planner.
+
+    :param runs: of CAPS from features, all of one task
+    :return: a table: the area under the ROC curve of β, and of what a source costs by the option values
+    """
+    evaluate = ExactEvaluation(*TASKS[runs[0].config["task"]])
+    areas: dict[str, list[float]] = {"β": [], "option values": []}
+    for run in runs:
+        model = CAPS.load(run.folder / "model.zip", device="cpu")
+        values, beta = model.policy.values_and_terminations(evaluate.observations)
+        actions = evaluate.actions_of(model)
+        sources = actions[:, : model.options.n_sources]
+        lost = lost_by_sources(values, actions, sources)
+        for found, scores in zip(areas.values(), (beta[:, : sources.shape[1]], lost), strict=True):
+            found.append(area_of_wrong(scores, sources, evaluate.plan))
+    rows = [[label, f"{np.mean(each):.2f}", f"{min(each):.2f}"] for label, each in areas.items()]
+    return markdown(["area under the ROC curve of", "mean", "lowest"], rows)
 
 
 def _best(runs: Sequence[Run]) -> Run:
