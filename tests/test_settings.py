@@ -64,9 +64,10 @@ RECOMMENDED: dict[str, Any] = {
 RECOMMENDED_CAPS: dict[str, Any] = {
     "sequence_length": 16,
     "termination_kwargs": {
+        "learning_rate": 0.00025,
         "regularization": 0.005,
         "initial": 0.12,
-        "target": LinearSchedule(0.12, 0.5, 0.6),
+        "target": LinearSchedule(0.12, 0.2, 0.8),
     },
     "exploration_kwargs": {
         "durations": "termination",

@@ -56,12 +56,13 @@ def draw_study(runs: Sequence[Run], folder: Path, published: Sequence[Path] = ()
         table = steps_table(curves, LABELS)
         write_text(folder / "figures" / f"table_{name}.md", f"{table}\n")
         yield from ("", f"Task {task}, {observation}, preset {preset}:", table, "")
-        asked = {"observation": observation, "task": task, "preset": preset, "method": "caps"}
-        own = [run for run in runs if asked.items() <= run.config.items()]
-        if own and observation == "features":
-            yield from (executions_table(own), "", terminations_table(own), "")
-        if own:
-            yield from draw_pictures(_best(own), folder / "figures", name)
+        for method in ("caps", "caps-beta"):
+            asked = {"observation": observation, "task": task, "preset": preset, "method": method}
+            own = [run for run in runs if asked.items() <= run.config.items()]
+            if own and observation == "features":
+                yield from (f"{LABELS[method]}:", executions_table(own), "", terminations_table(own), "")
+            if own and method == "caps":
+                yield from draw_pictures(_best(own), folder / "figures", name)
 
 
 def executions_table(runs: Sequence[Run]) -> str:

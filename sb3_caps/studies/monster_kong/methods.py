@@ -62,6 +62,7 @@ class Method:
     :param algorithm: a name in ``ALGORITHMS``
     :param label: what figures call it
     :param sources: ``"task"`` for the sources of the task, ``"none"`` or ``"useless"``
+    :param settings: in place of those of the preset
     :param arguments: on top of the preset's
     :param without: arguments that go back to the paper's, with a dot between a group and what is in it
     :param source_features: whether it observes the features of the sources in place of pixels
@@ -71,6 +72,7 @@ class Method:
     algorithm: str
     label: str
     sources: str = "task"
+    settings: dict[str, Any] = field(default_factory=dict)
     arguments: dict[str, Any] = field(default_factory=dict)
     without: tuple[str, ...] = ()
     source_features: bool = False
@@ -88,6 +90,7 @@ METHODS: dict[str, Method] = {
     "caps": Method("caps", "CAPS"),
     "caps-0.5": Method("caps", "CAPS, β = 0.5", arguments={"termination": 0.5}, without=("termination_kwargs.target",)),
     "caps-1": Method("caps", "CAPS, β = 1", arguments={"termination": 1.0}, without=("termination_kwargs.target",)),
+    "caps-beta": Method("caps", "CAPS, β with the values", settings=settings("monster_kong", "caps-beta")),
     "caps-defaults": Method("caps", "CAPS, defaults", defaults=True),
     "double-dqn": Method("caps", "double DQN", sources="none"),
     "dqn": Method("dqn", "DQN"),
@@ -156,7 +159,7 @@ def arguments_of(config: dict[str, Any]) -> dict[str, Any]:
     :return: arguments as plain values, but for schedules
     """
     method = ALL_METHODS[config["method"]]
-    arguments = algorithm_arguments(entry_of(config), config["steps"]) | method.arguments
+    arguments = algorithm_arguments(entry_of(config) | method.settings, config["steps"]) | method.arguments
     if method.defaults:
         of_dqn = set(inspect.signature(DQN).parameters) - {"policy_kwargs", "replay_buffer_kwargs"}
         arguments = {name: value for name, value in arguments.items() if name in of_dqn}
