@@ -161,9 +161,9 @@ def test_prql_explores_by_reuse_alone_in_the_paper() -> None:
     ("method", "wanted"),
     [
         ("caps", RECOMMENDED | RECOMMENDED_CAPS),
-        ("dqn", RECOMMENDED),
-        ("prql", RECOMMENDED | {"exploration_initial_eps": 1.0}),
-        ("ops-tl", RECOMMENDED),
+        ("dqn", RECOMMENDED | {"n_steps": 3}),
+        ("prql", RECOMMENDED | {"exploration_initial_eps": 1.0, "n_steps": 8, "temperature_growth": 0.2}),
+        ("ops-tl", RECOMMENDED | {"n_steps": 8}),
     ],
 )
 def test_the_recommended_preset(method: str, wanted: dict[str, Any]) -> None:
@@ -184,7 +184,12 @@ def test_methods_change_what_they_say() -> None:
     without_target["termination_kwargs"]["target"] = None
     same(arguments_of(config("caps-1", "recommended", "features")), without_target)
     source_features = arguments_of(config("dqn-source-features", "recommended", "pixels"))
-    same(source_features, RECOMMENDED | FEATURES)
+    same(source_features, RECOMMENDED | FEATURES | {"n_steps": 3})
+    # With its defaults CAPS has what all methods share, and nothing else
+    same(arguments_of(config("caps-defaults", "recommended", "features")), RECOMMENDED | FEATURES)
+    learned = merged(recommended, {"termination_kwargs": {"target": LinearSchedule(0.12, 0.5, 0.6)}})
+    del learned["termination_kwargs"]["learning_rate"]
+    same(arguments_of(config("caps-beta", "recommended", "features")), learned)
     ablations = [name for name in ALL_METHODS if name.startswith("caps-without-")]
     parts = ["sequence-length", "target", "weights", "temperature", "bonus", "episodes", "novelty"]
     assert ablations == [f"caps-without-{part}" for part in parts]
@@ -200,6 +205,14 @@ def test_methods_change_what_they_say() -> None:
         same(arguments_of(config(f"caps-without-{part}", "recommended", "features")), wanted)
     # What one method leaves out, the others keep
     same(arguments_of(config("caps", "recommended", "features")), recommended)
+
+
+@pytest.mark.parametrize("method", ["dqn", "prql", "ops-tl"])
+def test_baselines_have_one_of_the_settings_that_were_tried(method: str) -> None:
+    found = {"bandit_exploration": 1.0, **arguments_of(config(method, "recommended", "features"))}
+    tried = settings("monster_kong", "trials")[method]
+    assert len(tried) == 4
+    assert [found | each == found for each in tried].count(True) == 1
 
 
 def test_the_grid_with_networks() -> None:

@@ -95,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
     runs = plan_runs(args)
     errors = False
     if args.draw:
-        runs = finished_runs(runs, args.results)
+        runs = finished_runs(runs, args.results, required=not args.published)
     else:
         with locked(args.results):
             errors = run_all(runs, args)

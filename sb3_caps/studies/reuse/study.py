@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
     # Matplotlib is slow to import, and workers do without it
     from sb3_caps.studies.reuse.report import NAMES, records, write_report
 
-    found = records(finished_runs(runs, args.results), trained)
+    found = records(finished_runs(runs, args.results, required=not args.published), trained)
     print(write_report(with_published(found, args.published, NAMES), args.results))
     return 1 if errors else 0
 

@@ -85,16 +85,17 @@ def discard_damaged(run: Run) -> None:
         print(f"{file} is damaged ({error}): kept as {kept.name}, the run is done again.", file=sys.stderr)
 
 
-def finished_runs(runs: Sequence[Run], folder: Path) -> list[Run]:
+def finished_runs(runs: Sequence[Run], folder: Path, required: bool = True) -> list[Run]:
     """
     What there is to draw.
 
     :param runs: all runs of a study
     :param folder: of the study
-    :return: those that are finished; an error if none is, or if one is damaged
+    :param required: False where there is something else to draw
+    :return: those that are finished; an error if none is and one is required, or if one is damaged
     """
     finished = [run for run in runs if run.finished]
-    if not finished:
+    if required and not finished:
         raise FileNotFoundError(f"There is no finished run of these in {folder}: leave --draw out to run them.")
     for run in finished:
         for file in run.damaged():
