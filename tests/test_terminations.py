@@ -132,6 +132,11 @@ def test_terminations_that_are_learned_with_the_values_have_a_layer_of_their_own
     assert {len(network.termination_hidden) for network in model.policy.networks()} == {layers}
 
 
+def test_the_layer_of_terminations_has_the_activation_of_the_network() -> None:
+    model = CAPS("MlpPolicy", Corridor(), policy_kwargs={"activation_fn": th.nn.Tanh})
+    assert [type(layer) for layer in model.q_net.termination_hidden] == [th.nn.Linear, th.nn.Tanh]
+
+
 @pytest.mark.parametrize("settings", [{}, paper()])
 def test_fixed_termination_is_never_trained(settings: dict[str, Any]) -> None:
     model = CAPS("MlpPolicy", Corridor(), source_policies=SOURCES, termination=0.5, learning_starts=10, **settings)

@@ -80,7 +80,7 @@ class OptionQNetwork(QNetwork):
         last = self.q_net[-1]
         assert isinstance(last, nn.Linear)
         own = [last.in_features] if deep_termination else []
-        self.termination_hidden = nn.Sequential(*create_mlp(last.in_features, 0, own))
+        self.termination_hidden = nn.Sequential(*create_mlp(last.in_features, 0, own, self.activation_fn))
         self.termination_net = nn.Linear(last.in_features, last.out_features)
         # β starts the same in all states
         nn.init.zeros_(self.termination_net.weight)
