@@ -166,8 +166,9 @@ def test_when_the_learner_is_judged(
     assert trials.roles.tolist() == [role]
 
 
-def test_at_the_end_what_may_be_the_best_is_checked() -> None:
+def test_at_the_end_what_may_be_the_best_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     trials = after(2, [[1.0, 3.0], [0.0, 2.0]], learner=[4.0, 6.0, 5.0])
+    with_draws(monkeypatch, 0.9, 0.99)
 
     def drawn(n_envs: int = 1) -> list[int]:
         trials.roles = np.full(n_envs, LEARNING)
@@ -175,27 +176,67 @@ def test_at_the_end_what_may_be_the_best_is_checked() -> None:
         trials.start_episodes(np.ones(n_envs, dtype=bool), epsilon=0.05, warm_up=False, remaining=10, steps=1000)
         return trials.roles.tolist()
 
-    # The kept learner three times. Its best returns vary by 2/3, those of the sources by 1, in the mean by 8/9: two
-    # standard errors above the means are 5 + 2 · 0.94 / √3 = 6.09, 2 + 2 · 0.94 / √2 = 3.33 and 2.33
-    assert drawn(5) == [CHECKING] * 5
-    # What is known of it now is worth no more than the first source, which was tried less often
+    # The kept learner and the latest one in turns, three times each. Then both are taken for what they were, 5: with
+    # variances of 2/3 and 1, in the mean 5/6, two standard errors above are 5 + 2 · 0.91 / √3 = 6.05, of the first 5.91
+    # after a fourth, and 2 + 2 · 0.91 / √2 = 3.29 and 2.29 of the sources
+    assert drawn(8) == [CHECKING, GREEDY] * 4
+    # What is known of them now is worth no more than the first source, which was tried less often
     trials.checked_returns = [1.0, 3.0, 2.0]
+    trials.late_returns.extend([1.0, 2.0, 3.0])
     assert drawn() == [0]
-    # With one of that under way it is the learner's turn again, 2 + 2 · 0.94 / √3 = 3.09 of both, and so on
-    assert drawn(4) == [0, CHECKING, 0, CHECKING]
+    # With one of that under way it is their turn again, 2 + 2 · 0.91 / √3 = 3.05 of all, and so on
+    assert drawn(6) == [0, CHECKING, GREEDY, 0, CHECKING, GREEDY]
+    trials.late_returns.extend([4.0] * 3)
+    assert drawn() == [GREEDY], "3 + 2 · 1.11 / √6 = 3.9, the first source 2 + 2 · 1.11 / √2 = 3.6"
     trials.checked_returns = [0.0] * 5
+    trials.late_returns.extend([0.0] * 20)
     trials.source_returns = [[2.0] * 5, [0.0] * 5]
-    assert drawn() == [LEARNING], "nothing more to find out, and nothing new is kept any more"
+    assert drawn() == [LEARNING], "nothing more to find out"
     trials.checked_returns, trials.source_returns = [9.0, 8.0] * 10, [[1.0] * 2, [0.0] * 2]
     assert drawn() == [LEARNING], "tried twenty times"
+    with_draws(monkeypatch, 0.9, 0.4)
+    assert drawn() == [GREEDY], "as in all of training: the latest one goes on to change"
 
 
-def test_checks_are_of_the_learner_that_is_kept() -> None:
+def test_what_is_kept_does_not_change_while_it_is_checked() -> None:
     trials = after(0, learner=[1.0, 2.0, 3.0])
-    trials.checked_returns, trials.checked_rewards, trials.checked_lengths = [0.0], [0.0], [7]
+    trials.start_episodes(np.ones(1, dtype=bool), epsilon=0.05, warm_up=False, remaining=10, steps=1000)
     trials.roles[:] = GREEDY
-    assert trials.add_step(np.array([9.0]), np.array([True])), "which began before the checks"
-    assert trials.checked_returns == trials.checked_rewards == trials.checked_lengths == []
+    assert not trials.add_step(np.array([9.0]), np.array([True]))
+    assert trials.kept_returns == [1.0, 2.0, 3.0]
+    assert (list(trials.late_returns), list(trials.late_rewards)) == ([9.0], [9.0])
+    assert list(trials.learner_returns) == [1.0, 2.0, 3.0, 9.0]
+
+
+@pytest.mark.parametrize(
+    ("kept", "checked", "late", "expected"),
+    [
+        # By what it was kept for, until three checks are there
+        ([4.0] * 3, [1.0] * 2, [], KEPT),
+        ([4.0] * 3, [1.0] * 2, [3.0] * 3, KEPT),
+        ([4.0] * 3, [1.0] * 3, [3.0] * 2, KEPT),
+        ([4.0] * 3, [1.0] * 3, [3.0] * 3, LATEST),
+        ([4.0] * 3, [1.0] * 2, [5.0] * 3, LATEST),
+        # Of equals the one that will not change any more
+        ([4.0] * 3, [3.0] * 3, [3.0] * 3, KEPT),
+        ([4.0] * 3, [0.1] * 3, [0.1] * 4, KEPT),
+        # A mean of 3 and a standard error of √(2/3) / √3 = 0.47
+        ([4.0] * 3, [2.0, 3.0, 4.0], [3.4] * 3, KEPT),
+        ([4.0] * 3, [2.0, 3.0, 4.0], [3.5] * 3, LATEST),
+    ],
+)
+def test_which_learner_is_acted_by_in_the_end(
+    kept: list[float], checked: list[float], late: list[float], expected: int
+) -> None:
+    trials = after(1, [[0.0, 0.0]], learner=kept)
+    trials.checked_returns = trials.checked_rewards = checked
+    trials.late_returns.extend(late)
+    assert trials.acts_by(finished=True) == expected
+    # A source is compared with that one
+    trials.source_returns = [[2.0, 2.0]]
+    means = {KEPT: checked if len(checked) >= 3 else kept, LATEST: late}
+    assert trials.acts_by(finished=True) == (expected if np.mean(means[expected]) > 2 else 0)
+    assert trials.acts_by() == LATEST, "as long as training goes on, the latest episodes count"
 
 
 def test_when_the_learner_is_kept() -> None:
@@ -228,6 +269,10 @@ def test_the_summary_is_of_the_learner_that_acts() -> None:
     assert told(KEPT) == (2.0, 3)
     episode(trials, CHECKING, 5.0)
     assert told(KEPT) == (5.0, 1)
+    trials.start_episodes(np.ones(1, dtype=bool), epsilon=0.05, warm_up=False, remaining=10, steps=1000)
+    trials.roles[:] = GREEDY
+    trials.add_step(np.array([7.0]), np.array([True]))
+    assert told(LATEST) == (7.0, 1)
 
 
 # A mean of 1.2 and a standard error of 0.2 / √2 = 0.141
@@ -290,6 +335,7 @@ def test_what_was_kept_is_tried_again_before_the_end(monkeypatch: pytest.MonkeyP
     assert [role(17), role(16)] == [GREEDY, CHECKING]
     trials.learner_lengths.extend([80] * 5)
     assert [role(31), role(30)] == [GREEDY, CHECKING]
+    assert trials.checking
     trials.learner_lengths.extend([1] * 5)
     assert trials.acts_by(finished=True) == KEPT
     assert not any(episode(trials, CHECKING, each) for each in (9.0, 0.0)), "what is kept stays"

@@ -96,8 +96,10 @@ def summarize(options: OptionSet, trials: Trials, use: UseOfOptions, acts_by: in
     :param acts_by: what ``predict`` acts by, see ``Trials``
     :return: the same for people
     """
-    learner = trials.kept_rewards if acts_by == KEPT else list(trials.learner_rewards)
-    returns = [*trials.source_rewards, trials.checked_rewards or learner]
+    # Where a source acts, the learner is the one that would act in its place
+    learner = trials.finished_learner()[0] if trials.checked_rewards and acts_by != LATEST else acts_by
+    kept, late = trials.checked_rewards or trials.kept_rewards, trials.late_rewards or trials.learner_rewards
+    returns = [*trials.source_rewards, kept if learner == KEPT else late]
     parts = [*(slice(i, i + 1) for i in range(options.n_sources)), slice(options.n_sources, None)]
     policies = [
         PolicySummary(name, *use.of(part), float(np.mean(each)) if each else None, len(each))

@@ -2,6 +2,9 @@
 
 from collections import deque
 
+# Exact, as NumPy's is not: the mean of equal returns is one of them, however many there are
+from statistics import mean
+
 import numpy as np
 
 # Who acts in an episode: the learner, the learner without exploration, the learner that was kept. From 0 on: a source.
@@ -19,15 +22,16 @@ BOUND = 2.0
 GREEDY_SHARE = 0.5
 # The learner is judged by so many of its latest episodes without exploration
 RECENT, FEWEST_RECENT = 5, 3
-# Over the last steps of a run the learner that was kept is tried again, since its best episodes were partly luck, and
-# so are sources that may be better: a share of the run, or as long as so many episodes take, and no more than another
-# share
+# Over the last steps of a run the learner that was kept is tried again, since its best episodes were partly luck,
+# beside the latest one and sources that may be better: a share of the run, or as long as so many episodes take, and no
+# more than another share
 CHECKED_SHARE, CHECKED_EPISODES, LARGEST_CHECKED_SHARE = 0.1, 2, 0.3
 # What exploring is worth is told by its first episodes
 EXPLORING, FEWEST_EXPLORING = 20, 5
-# By how many standard errors the learner has to be above the best source, below what it once was to be replaced,
-# and a source above or below exploring: a part of a task may be worth nothing alone
-ABOVE_SOURCE, BELOW_KEPT, ABOVE_EXPLORING, BELOW_EXPLORING = 1.0, 2.0, 1.5, 3.0
+# By how many standard errors the learner has to be above the best source, and the latest one above the kept one in the
+# end, below what it once was to be replaced, and a source above or below exploring: a part of a task may be worth
+# nothing alone
+ABOVE_SOURCE, ABOVE_KEPT, BELOW_KEPT, ABOVE_EXPLORING, BELOW_EXPLORING = 1.0, 1.0, 2.0, 1.5, 3.0
 
 
 def greedy_share(epsilon: float) -> float:
@@ -60,6 +64,10 @@ class Trials:
         self.checked_returns: list[float] = []
         self.checked_rewards: list[float] = []
         self.checked_lengths: list[int] = []
+        # Those of the latest learner beside them
+        self.checking = False
+        self.late_returns: deque[float] = deque(maxlen=MOST_TRIALS)
+        self.late_rewards: deque[float] = deque(maxlen=MOST_TRIALS)
         self.exploring_returns: list[float] = []
         # The latest episodes of exploring, without and with stretches of sources
         self.plain_returns: deque[float] = deque()
@@ -96,8 +104,8 @@ class Trials:
         """
         needed = CHECKED_EPISODES * len(starts) * float(np.mean(self.learner_lengths or [0]))
         share = min(max(CHECKED_SHARE, needed / max(steps, 1)), LARGEST_CHECKED_SHARE)
-        checking = remaining <= share * steps and len(self.kept_returns) > 0 and not self.nothing_found()
-        if not checking:
+        self.checking = remaining <= share * steps and len(self.kept_returns) > 0 and not self.nothing_found()
+        if not self.checking:
             # Of a run before this one
             self._forget_checks()
         if len(self.roles) != len(starts):
@@ -106,10 +114,10 @@ class Trials:
             self.roles[i] = LEARNING
             self.returns[i], self.rewards[i], self.discounts[i], self.ages[i] = 0.0, 0.0, 1.0, 0
             draws = np.random.random(2)
-            role = self._to_check() if checking else self._source_to_try(draws[0])
+            role = self._to_check() if self.checking else self._source_to_try(draws[0])
             if role is not None:
                 self.roles[i] = role
-            elif not (warm_up or checking) and draws[1] < greedy_share(epsilon):
+            elif not warm_up and draws[1] < greedy_share(epsilon):
                 self.roles[i] = GREEDY
 
     def _source_to_try(self, draw: float) -> int | None:
@@ -132,13 +140,20 @@ class Trials:
         return promising if tries[promising] < MOST_TRIALS and not known else None
 
     def _to_check(self) -> int | None:
-        """The kept learner first, then it or a source, that which may be the best: they are what to act by at last."""
-        rivals = [CHECKING, *range(self.n_sources)]
-        returns = [self.checked_returns or self.kept_returns, *self.source_returns]
+        """
+        The kept learner and the latest one first, then either or a source, that which may be the best: one of them is
+        what to act by at last.
+        """
+        rivals = [CHECKING, GREEDY, *range(self.n_sources)]
+        checked = [self.checked_returns, list(self.late_returns), *self.source_returns]
         tries = np.array([np.count_nonzero(self.roles == role) for role in rivals])
-        tries += [len(self.checked_returns), *map(len, self.source_returns)]
-        best = 0 if tries[0] < FEWEST_RECENT or not all(returns) else int(np.argmax(_bounds(returns, tries)))
-        done = tries[best] >= MOST_TRIALS or _always_the_same(returns[best] if best else self.checked_returns)
+        tries += [len(returns) for returns in checked]
+        if tries[:2].min() < FEWEST_RECENT:
+            return rivals[int(tries[:2].argmin())]
+        # As long as the first checks go on, by what is known from before
+        known = [checked[0] or self.kept_returns, checked[1] or list(self.learner_returns), *self.source_returns]
+        best = int(np.argmax(_bounds(known, tries))) if all(known) else 0
+        done = tries[best] >= MOST_TRIALS or _always_the_same(checked[best])
         return None if done else rivals[best]
 
     def add_step(self, rewards: np.ndarray, dones: np.ndarray, mixed: np.ndarray | None = None) -> bool:
@@ -175,7 +190,11 @@ class Trials:
                 self.learner_returns.append(float(of_return))
                 self.learner_rewards.append(float(of_reward))
                 self.learner_lengths.append(int(length))
-                better |= self._keep()
+                if self.checking:
+                    self.late_returns.append(float(of_return))
+                    self.late_rewards.append(float(of_reward))
+                else:
+                    better |= self._keep()
             else:
                 self.source_returns[role].append(float(of_return))
                 self.source_rewards[role].append(float(of_reward))
@@ -191,15 +210,15 @@ class Trials:
         returns = self.recent_returns()
         if len(self.learner_returns) < FEWEST_RECENT:
             return False
-        if self.kept_returns and np.mean(returns) <= np.mean(self.kept_returns):
+        if self.kept_returns and mean(returns) <= mean(self.kept_returns):
             return False
         self.kept_returns, self.kept_rewards = returns, list(self.learner_rewards)
-        # They were of another one
-        self._forget_checks()
         return True
 
     def _forget_checks(self) -> None:
         self.checked_returns, self.checked_lengths, self.checked_rewards = [], [], []
+        self.late_returns.clear()
+        self.late_rewards.clear()
 
     def overdue(self, role: int = GREEDY) -> np.ndarray:
         """
@@ -248,10 +267,21 @@ class Trials:
         means = {i: np.mean(each) for i, each in enumerate(self.source_returns) if len(each) >= FEWEST_TRIALS}
         return max(means, key=means.__getitem__, default=None)
 
+    def finished_learner(self) -> tuple[int, list[float]]:
+        """
+        :return: which learner to act by when training is over, and its returns: the one that was kept, unless the
+            latest one did better beside it by more than the noise: that one has changed since then
+        """
+        checked = [*self.checked_returns, *self.returns[self.overdue(CHECKING)].tolist()]
+        kept = checked if len(checked) >= FEWEST_RECENT else self.kept_returns
+        late = [*self.late_returns, *self.returns[self.overdue()].tolist()]
+        if len(self.late_returns) >= FEWEST_RECENT and _above(late, kept, ABOVE_KEPT):
+            return LATEST, late
+        return KEPT, kept
+
     def acts_by(self, finished: bool = False) -> int:
         """
-        :param finished: whether training is over: then nothing will tell any more whether the learner, as it is now,
-            is as good as in its latest episodes, and the one that was kept is taken in its place
+        :param finished: whether training is over, see ``finished_learner``
         :return: what to act by: ``LATEST`` for the learner as it is, ``KEPT`` for the learner at its best, which is
             kept, or a source
         """
@@ -260,11 +290,10 @@ class Trials:
         known = len(self.learner_returns) >= FEWEST_RECENT
         # Until it is known, the learner is taken for no better than exploring
         learner, returns = LATEST, self.recent_returns() if known else self.exploring_returns
-        if known and (finished or _above(self.kept_returns, returns, BELOW_KEPT)):
+        if known and finished:
+            learner, returns = self.finished_learner()
+        elif known and _above(self.kept_returns, returns, BELOW_KEPT):
             learner, returns = KEPT, self.kept_returns
-        checked = [*self.checked_returns, *self.returns[self.overdue(CHECKING)].tolist()]
-        if finished and len(checked) >= FEWEST_RECENT:
-            returns = checked
         if best is None:
             return learner
         if not (known or explored):
@@ -294,4 +323,4 @@ def _above(returns: list[float], others: list[float], errors: float) -> bool:
     """Whether the mean is higher, by more than so many standard errors of the difference."""
     # No `hypot`: it need not round alike for other units of the rewards
     noise = errors * np.sqrt(_error(returns) ** 2 + _error(others) ** 2)
-    return bool(np.mean(returns) - np.mean(others) > noise)
+    return bool(mean(returns) - mean(others) > noise)
