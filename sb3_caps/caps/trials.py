@@ -24,14 +24,13 @@ GREEDY_SHARE = 0.5
 RECENT, FEWEST_RECENT = 5, 3
 # Over the last steps of a run the learner that was kept is tried again, since its best episodes were partly luck,
 # beside the latest one and sources that may be better: a share of the run, or as long as so many episodes take, and no
-# more than another share
-CHECKED_SHARE, CHECKED_EPISODES, LARGEST_CHECKED_SHARE = 0.1, 2, 0.3
+# more than another share. Either learner is tried so often at the most.
+CHECKED_SHARE, CHECKED_EPISODES, LARGEST_CHECKED_SHARE, MOST_CHECKS = 0.1, 2, 0.3, 100
 # What exploring is worth is told by its first episodes
 EXPLORING, FEWEST_EXPLORING = 20, 5
-# By how many standard errors the learner has to be above the best source, and the latest one above the kept one in the
-# end, below what it once was to be replaced, and a source above or below exploring: a part of a task may be worth
-# nothing alone
-ABOVE_SOURCE, ABOVE_KEPT, BELOW_KEPT, ABOVE_EXPLORING, BELOW_EXPLORING = 1.0, 1.0, 2.0, 1.5, 3.0
+# By how many standard errors the learner has to be above the best source, below what it once was to be replaced,
+# and a source above or below exploring: a part of a task may be worth nothing alone
+ABOVE_SOURCE, BELOW_KEPT, ABOVE_EXPLORING, BELOW_EXPLORING = 1.0, 2.0, 1.5, 3.0
 
 
 def greedy_share(epsilon: float) -> float:
@@ -66,8 +65,8 @@ class Trials:
         self.checked_lengths: list[int] = []
         # Those of the latest learner beside them
         self.checking = False
-        self.late_returns: deque[float] = deque(maxlen=MOST_TRIALS)
-        self.late_rewards: deque[float] = deque(maxlen=MOST_TRIALS)
+        self.late_returns: deque[float] = deque(maxlen=MOST_CHECKS)
+        self.late_rewards: deque[float] = deque(maxlen=MOST_CHECKS)
         self.exploring_returns: list[float] = []
         # The latest episodes of exploring, without and with stretches of sources
         self.plain_returns: deque[float] = deque()
@@ -141,20 +140,18 @@ class Trials:
 
     def _to_check(self) -> int | None:
         """
-        The kept learner and the latest one first, then either or a source, that which may be the best: one of them is
+        The kept learner and the latest one in turns, and a source where that may be better than both: one of them is
         what to act by at last.
         """
         rivals = [CHECKING, GREEDY, *range(self.n_sources)]
         checked = [self.checked_returns, list(self.late_returns), *self.source_returns]
         tries = np.array([np.count_nonzero(self.roles == role) for role in rivals])
         tries += [len(returns) for returns in checked]
-        if tries[:2].min() < FEWEST_RECENT:
-            return rivals[int(tries[:2].argmin())]
-        # As long as the first checks go on, by what is known from before
-        known = [checked[0] or self.kept_returns, checked[1] or list(self.learner_returns), *self.source_returns]
-        best = int(np.argmax(_bounds(known, tries))) if all(known) else 0
-        done = tries[best] >= MOST_TRIALS or _always_the_same(checked[best])
-        return None if done else rivals[best]
+        chosen, most = int(tries[:2].argmin()), MOST_CHECKS
+        if tries[chosen] >= FEWEST_RECENT and all(checked):
+            best = int(np.argmax(_bounds(checked, tries)))
+            chosen, most = (chosen, most) if best < 2 else (best, MOST_TRIALS)
+        return None if tries[chosen] >= most or _always_the_same(checked[chosen]) else rivals[chosen]
 
     def add_step(self, rewards: np.ndarray, dones: np.ndarray, mixed: np.ndarray | None = None) -> bool:
         """
@@ -270,12 +267,12 @@ class Trials:
     def finished_learner(self) -> tuple[int, list[float]]:
         """
         :return: which learner to act by when training is over, and its returns: the one that was kept, unless the
-            latest one did better beside it by more than the noise: that one has changed since then
+            latest one did better beside it. Of equals it is the first, which will not change any more.
         """
         checked = [*self.checked_returns, *self.returns[self.overdue(CHECKING)].tolist()]
         kept = checked if len(checked) >= FEWEST_RECENT else self.kept_returns
         late = [*self.late_returns, *self.returns[self.overdue()].tolist()]
-        if len(self.late_returns) >= FEWEST_RECENT and _above(late, kept, ABOVE_KEPT):
+        if len(self.late_returns) >= FEWEST_RECENT and mean(late) > mean(kept):
             return LATEST, late
         return KEPT, kept
 
