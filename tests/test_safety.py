@@ -88,25 +88,33 @@ def test_what_trials_say_of_sources_is_known_to_the_policy(tmp_path: Path) -> No
     assert untried.policy.execution.margins == (0.02, 0.02)
 
 
-def with_a_kept_learner(steps: int) -> tuple[CAPS, Trials]:
-    """A run whose kept network reaches the goal, and whose latest one never does."""
+def with_a_kept_learner(steps: int, kept: int = RIGHT, latest: int = LEFT) -> tuple[CAPS, Trials]:
+    """A run whose kept network always takes one action, with a return that was luck, and whose latest one another."""
     model = make(source_policies=[go_left, go_left], exploration_initial_eps=0.0, exploration_final_eps=0.0)
     model.learn(2)
     assert model._trials is not None
-    always(model.policy.q_net_kept, RIGHT)
+    for network in model.policy.networks():
+        always(network, latest)
+    always(model.policy.q_net_kept, kept)
     model._trials.kept_returns = [9.0]
     model.learn(steps, reset_num_timesteps=False)
-    assert set(model._trials.learner_rewards) == {0.0}
+    assert set(model._trials.learner_rewards) == {float(latest == RIGHT)}
     return model, model._trials
 
 
-def test_the_kept_learner_is_checked_in_the_last_tenth() -> None:
-    """It reaches the goal, what was learned since then does not: episodes without exploration show who acted."""
-    model, trials = with_a_kept_learner(2000)
+@pytest.mark.parametrize(("kept", "latest", "acts_by"), [(RIGHT, LEFT, KEPT), (LEFT, RIGHT, LATEST)])
+def test_the_better_of_the_kept_and_the_latest_learner_acts_in_the_end(kept: int, latest: int, acts_by: int) -> None:
+    """One reaches the goal, the other does not: episodes without exploration in the last tenth show which."""
+    model, trials = with_a_kept_learner(2000, kept, latest)
     assert len(trials.checked_rewards) >= 5
-    assert set(trials.checked_rewards) == {1.0}
+    assert len(trials.late_rewards) >= 5
+    assert set(trials.checked_rewards) == {float(kept == RIGHT)}
+    assert set(trials.late_rewards) == {float(latest == RIGHT)}
+    assert model.policy.acts_by.item() == acts_by
+    assert evaluate_policy(model, walks(), 4, warn=False) == (1.0, 0.0)
     learner = model.reuse_summary().policies[-1]
-    assert (learner.mean_reward, learner.episodes) == (1.0, len(trials.checked_rewards))
+    assert learner.mean_reward == 1.0
+    assert learner.episodes == len(trials.checked_rewards if acts_by == KEPT else trials.late_rewards)
 
 
 def test_a_source_that_does_worse_than_exploring_is_no_option(tmp_path: Path) -> None:
