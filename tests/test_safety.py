@@ -117,6 +117,24 @@ def test_the_better_of_the_kept_and_the_latest_learner_acts_in_the_end(kept: int
     assert learner.episodes == len(trials.checked_rewards if acts_by == KEPT else trials.late_rewards)
 
 
+@pytest.mark.filterwarnings("ignore:The learner is not known to be better")
+def test_what_is_checked_does_not_change() -> None:
+    model = make(learning_rate=1e-3).learn(100)
+    assert model._trials is not None
+
+    def trained(checking: bool) -> bool:
+        """Whether one more gradient step has changed the average that acts."""
+        assert model._trials is not None
+        model._trials.checking = checking
+        before = th.nn.utils.parameters_to_vector(model.policy.acting_net.parameters())
+        model.train(1, 32)
+        return not th.equal(before, th.nn.utils.parameters_to_vector(model.policy.acting_net.parameters()))
+
+    assert trained(checking=False)
+    assert not trained(checking=True)
+    assert trained(checking=False)
+
+
 def test_a_source_that_does_worse_than_exploring_is_no_option(tmp_path: Path) -> None:
     model = make(termination_kwargs={"regularization": 0.02})
     always(model.policy.acting_net, LEFT)

@@ -234,10 +234,11 @@ class CAPS(OptionCollector):
 
     def _update_average(self, gradient_steps: int) -> None:
         """
-        Let the running average follow the network: a plain mean at first, so that the start is soon forgotten.
+        Let the running average follow the network: a plain mean at first, so that the start is soon forgotten. While it
+        is checked whether to act by it in the end, it stays as it is.
         """
         average = self.policy.q_net_average
-        if average is None or gradient_steps == 0:
+        if average is None or gradient_steps == 0 or (self._trials is not None and self._trials.checking):
             return
         assert self.policy.averaging is not None
         share = max(1.0 - (1.0 - self.policy.averaging) ** gradient_steps, gradient_steps / self._n_updates)

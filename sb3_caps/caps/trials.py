@@ -267,7 +267,7 @@ class Trials:
     def finished_learner(self) -> tuple[int, list[float]]:
         """
         :return: which learner to act by when training is over, and its returns: the one that was kept, unless the
-            latest one did better beside it. Of equals it is the first, which will not change any more.
+            latest one, as it was when the checks began, did better beside it
         """
         checked = [*self.checked_returns, *self.returns[self.overdue(CHECKING)].tolist()]
         kept = checked if len(checked) >= FEWEST_RECENT else self.kept_returns
