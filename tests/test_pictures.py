@@ -72,7 +72,9 @@ def test_plotted_runs_have_the_colour_of_their_method() -> None:
 
 def test_bands_end_at_what_is_possible() -> None:
     _, axes = new_figure(3, 2)
-    samples = np.array([[0.0, 0.4], [0.3, 0.9]])
+    samples = np.array([[0.0, 0.4], [0.3, 0.9], [0.1, 0.9]])
+    draw_mean(axes[0, 0], np.arange(2), samples[:2], "red", "mean", bounds=(0.0, 1.0))
+    assert len(axes[0, 0].collections) == 0, "two runs have none"
     draw_mean(axes[0, 0], np.arange(2), samples, "red", "mean", bounds=(0.0, 1.0))
     (band,) = axes[0, 0].collections
     heights = band.get_paths()[0].vertices[:, 1]

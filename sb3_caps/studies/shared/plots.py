@@ -97,7 +97,7 @@ def draw_mean(
     bounds: tuple[float, float] = (-np.inf, np.inf),
 ) -> None:
     """
-    Draw the mean over runs with its 95% interval.
+    Draw the mean over runs with its 95% interval, from three runs on: that of two, by Student's t, spans everything.
 
     :param ax: the axes
     :param x: where the points are
@@ -109,6 +109,8 @@ def draw_mean(
     """
     mean, half = samples.mean(axis=0), half_width(samples)
     ax.plot(x, mean, color=colour, linestyle=style, linewidth=1.8, label=label)
+    if len(samples) < 3:
+        return
     low, high = (np.clip(edge, *bounds) for edge in (mean - half, mean + half))
     ax.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
 
@@ -149,5 +151,5 @@ def draw_curves(curves: Curves, labels: Mapping[str, str], optimum: float, title
     ax.set(xlabel="thousand environment steps", ylabel="mean discounted reward of an episode", ylim=(0, 1.1 * optimum))
     ax.set_title(title, fontsize=TITLE_SIZE)
     tidy(ax)
-    ax.legend(fontsize=TEXT_SIZE, frameon=False)
+    ax.legend(fontsize=TEXT_SIZE, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure
