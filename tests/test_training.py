@@ -315,6 +315,7 @@ def test_the_average_has_the_statistics_of_batch_normalization() -> None:
         learning_starts=20,
         policy_kwargs={"features_extractor_class": NormedFeatures, "averaging": 0.25},
         seed=0,
+        safe=False,
     )
     model.learn(100)
     average = model.policy.q_net_average
