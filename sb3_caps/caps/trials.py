@@ -1,8 +1,6 @@
 """What sources and learner are worth in whole episodes, and which of them to act by."""
 
 from collections import deque
-
-# Exact, as NumPy's is not: the mean of equal returns is one of them, however many there are
 from statistics import mean
 
 import numpy as np
@@ -63,7 +61,7 @@ class Trials:
         self.checked_returns: list[float] = []
         self.checked_rewards: list[float] = []
         self.checked_lengths: list[int] = []
-        # Those of the latest learner beside them
+        # Whether the end of a run has come, and what the latest learner has in it
         self.checking = False
         self.late_returns: deque[float] = deque(maxlen=MOST_CHECKS)
         self.late_rewards: deque[float] = deque(maxlen=MOST_CHECKS)
@@ -150,7 +148,8 @@ class Trials:
         chosen, most = int(tries[:2].argmin()), MOST_CHECKS
         if tries[chosen] >= FEWEST_RECENT and all(checked):
             best = int(np.argmax(_bounds(checked, tries)))
-            chosen, most = (chosen, most) if best < 2 else (best, MOST_TRIALS)
+            if best >= 2:
+                chosen, most = best, MOST_TRIALS
         return None if tries[chosen] >= most or _always_the_same(checked[chosen]) else rivals[chosen]
 
     def add_step(self, rewards: np.ndarray, dones: np.ndarray, mixed: np.ndarray | None = None) -> bool:
@@ -267,7 +266,7 @@ class Trials:
     def finished_learner(self) -> tuple[int, list[float]]:
         """
         :return: which learner to act by when training is over, and its returns: the one that was kept, unless the
-            latest one, as it was when the checks began, did better beside it
+            latest one did better beside it, whose average has not changed since the checks began
         """
         checked = [*self.checked_returns, *self.returns[self.overdue(CHECKING)].tolist()]
         kept = checked if len(checked) >= FEWEST_RECENT else self.kept_returns
@@ -318,6 +317,7 @@ def _error(returns: list[float]) -> float:
 
 def _above(returns: list[float], others: list[float], errors: float) -> bool:
     """Whether the mean is higher, by more than so many standard errors of the difference."""
-    # No `hypot`: it need not round alike for other units of the rewards
+    # No `hypot`: it need not round alike for other units of the rewards. `mean` is exact, as NumPy's is not: that of equal
+    # returns is one of them, however many there are.
     noise = errors * np.sqrt(_error(returns) ** 2 + _error(others) ** 2)
     return bool(mean(returns) - mean(others) > noise)
