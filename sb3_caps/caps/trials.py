@@ -317,7 +317,7 @@ def _error(returns: list[float]) -> float:
 
 def _above(returns: list[float], others: list[float], errors: float) -> bool:
     """Whether the mean is higher, by more than so many standard errors of the difference."""
-    # No `hypot`: it need not round alike for other units of the rewards. `mean` is exact, as NumPy's is not: that of equal
-    # returns is one of them, however many there are.
+    # No `hypot`: it need not round alike for other units of the rewards. And no mean of NumPy's: that of equal returns
+    # need not be one of them.
     noise = errors * np.sqrt(_error(returns) ** 2 + _error(others) ** 2)
     return bool(mean(returns) - mean(others) > noise)
