@@ -213,7 +213,7 @@ class CAPS(OptionCollector):
         # Update learning rate according to schedule
         self._update_learning_rate(self.policy.optimizer)
 
-        losses = []
+        losses, parameters = [], list(self.q_net.parameters())
         for _ in range(gradient_steps):
             replay_data = self.replay_buffer.sample(batch_size, env=self._vec_normalize_env)
             loss = self._compute_loss(replay_data)
@@ -223,7 +223,7 @@ class CAPS(OptionCollector):
             self.policy.optimizer.zero_grad()
             loss.backward()
             # Clip gradient norm
-            th.nn.utils.clip_grad_norm_(self.q_net.parameters(), self.max_grad_norm)
+            th.nn.utils.clip_grad_norm_(parameters, self.max_grad_norm)
             self.policy.optimizer.step()
 
         # Increase update counter

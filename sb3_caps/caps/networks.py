@@ -96,10 +96,13 @@ class OptionQNetwork(QNetwork):
         :return: option values and terminations. What is learned of actions shapes the layers below; β and, where they
             share the values of actions, the values of sources take them as they are, so that bad sources do no harm.
         """
-        hidden = self.q_net[:-1](self.extract_features(obs, self.features_extractor))
-        values, frozen = self.q_net[-1](hidden), hidden.detach()
-        if self.n_shared:
-            values = th.cat([self.q_net[-1](frozen)[:, : self.n_shared], values[:, self.n_shared :]], dim=1)
+        hidden = self.extract_features(obs, self.features_extractor)
+        *layers, last = self.q_net
+        for layer in layers:
+            hidden = layer(hidden)
+        values, frozen = last(hidden), hidden.detach()
+        if self.n_shared and th.is_grad_enabled():
+            values = th.cat([last(frozen)[:, : self.n_shared], values[:, self.n_shared :]], dim=1)
         return OptionEstimates(values, self.termination_logits(frozen))
 
     def termination_logits(self, hidden: th.Tensor) -> th.Tensor:
