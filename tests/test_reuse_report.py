@@ -8,6 +8,7 @@ from sb3_caps.studies.reuse.report import Result, ablation_table, by_label, is_b
 from sb3_caps.studies.reuse.statistics import (
     interquartile_mean,
     mean_difference,
+    mean_score,
     performance_profile,
     probability_of_improvement,
     ratio_of_means,
@@ -33,6 +34,11 @@ def test_probability_of_improvement_by_hand() -> None:
 def test_mean_difference_by_hand() -> None:
     # 3 - 1 on the first task, 0 - 1 on the second
     assert mean_difference([np.array([2.0, 4.0]), np.array([0.0])], [np.array([1.0]), np.array([1.0])]) == 0.5
+
+
+def test_mean_score_by_hand() -> None:
+    # Every task counts the same, whatever its seeds
+    assert mean_score([np.array([2.0, 4.0]), np.array([0.0])]) == 1.5
 
 
 def test_ratio_of_means_by_hand() -> None:

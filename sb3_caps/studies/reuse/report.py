@@ -15,6 +15,7 @@ from sb3_caps.studies.reuse.statistics import (
     Scores,
     interquartile_mean,
     mean_difference,
+    mean_score,
     probability_of_improvement,
     ratio_of_means,
     stratified_interval,
@@ -192,14 +193,15 @@ def overall_table(groups: Mapping[str, Sequence[Result]]) -> str:
             [
                 label,
                 str(min(len(task) for task in areas)),
-                with_interval(areas),
-                with_interval(ends),
+                with_interval(areas, mean_score),
+                with_interval(areas, interquartile_mean),
+                with_interval(ends, interquartile_mean),
                 "–" if control is None or control is group else share_of(areas, [result.areas for result in control]),
                 *compared,
                 f"{below} of {len(known)}" if known else "–",
             ]
         )
-    header = ["method", "seeds", "area", "last fifth", "mean area over that without sources"]
+    header = ["method", "seeds", "mean area", "area", "last fifth", "mean area over that without sources"]
     return markdown([*header, "better than DQN", "better than no sources", "ends below source"], rows)
 
 
@@ -254,13 +256,14 @@ def share_of(scores: Scores, others: Scores) -> str:
     return f"{ratio_of_means(scores, others):.2f} ({low:.2f} to {high:.2f})"
 
 
-def with_interval(scores: Scores) -> str:
+def with_interval(scores: Scores, statistic: Callable[[Scores], float]) -> str:
     """
     :param scores: by task
-    :return: their interquartile mean with its interval
+    :param statistic: of all tasks
+    :return: it with its interval
     """
-    low, high = stratified_interval(interquartile_mean, scores)
-    return f"{interquartile_mean(scores):.2f} ({low:.2f} to {high:.2f})"
+    low, high = stratified_interval(statistic, scores)
+    return f"{statistic(scores):.2f} ({low:.2f} to {high:.2f})"
 
 
 def improvement(better: Scores, worse: Scores) -> str:

@@ -42,13 +42,21 @@ def probability_of_improvement(better: Scores, worse: Scores) -> float:
     return float(np.mean(chances))
 
 
+def mean_score(scores: Scores) -> float:
+    """
+    :param scores: by task
+    :return: the mean over tasks of the means over seeds
+    """
+    return float(np.mean([task.mean() for task in scores]))
+
+
 def mean_difference(scores: Scores, others: Scores) -> float:
     """
     :param scores: by task
     :param others: those of another method on the same tasks
     :return: by how much the first are higher, in the mean over tasks
     """
-    return float(np.mean([x.mean() - y.mean() for x, y in zip(scores, others, strict=True)]))
+    return mean_score(scores) - mean_score(others)
 
 
 def ratio_of_means(scores: Scores, others: Scores) -> float:
@@ -57,7 +65,7 @@ def ratio_of_means(scores: Scores, others: Scores) -> float:
     :param others: those of another method on the same tasks
     :return: how many times the mean over tasks of the others the mean of the first is
     """
-    return float(np.mean([task.mean() for task in scores]) / np.mean([task.mean() for task in others]))
+    return mean_score(scores) / mean_score(others)
 
 
 def performance_profile(scores: Scores, thresholds: np.ndarray) -> np.ndarray:
