@@ -9,7 +9,7 @@ import hashlib
 import os
 from contextlib import suppress
 from dataclasses import dataclass, fields
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from importlib import resources
 from pathlib import Path
 
@@ -73,10 +73,13 @@ class StateTable:
         :param body: agents in reachable states
         :return: the index of each one's state, -1 where there is no such state
         """
-        keys = _keys(Body(self.x.astype(np.int64), self.y.astype(np.int64), self.velocity.astype(np.int64)))
         wanted = _keys(body)
-        index = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-        return np.where(keys[index] == wanted, index, -1)
+        index = np.minimum(np.searchsorted(self._keys, wanted), len(self) - 1)
+        return np.where(self._keys[index] == wanted, index, -1)
+
+    @cached_property
+    def _keys(self) -> IntArray:
+        return _keys(Body(self.x.astype(np.int64), self.y.astype(np.int64), self.velocity.astype(np.int64)))
 
     def start_at(self, column: int, row: int, name: str = "map") -> int:
         """
