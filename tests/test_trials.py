@@ -117,11 +117,11 @@ def test_more_trials_are_for_what_may_be_the_best(monkeypatch: pytest.MonkeyPatc
 def test_no_more_trials_as_long_as_nothing_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
     trials = after(1, [[0.0, 0.0]])
     with_draws(monkeypatch, 0.9, 0.99)
-    trials.plain_returns.extend([0.0] * 5)
+    trials.exploring_returns, trials.extremes = [0.0] * 5, [0.0, 0.0]
     trials.steps = 10**6
     trials.start_episodes(np.ones(1, dtype=bool), epsilon=1.0, warm_up=True)
     assert trials.roles.tolist() == [LEARNING]
-    trials.plain_returns.append(1.0)
+    trials.extremes = [0.0, 1.0]
     trials.start_episodes(np.ones(1, dtype=bool), epsilon=1.0, warm_up=True)
     assert trials.roles.tolist() == [0]
 

@@ -66,6 +66,8 @@ class Trials:
         self.late_returns: deque[float] = deque(maxlen=MOST_CHECKS)
         self.late_rewards: deque[float] = deque(maxlen=MOST_CHECKS)
         self.exploring_returns: list[float] = []
+        # The lowest and the highest return that the learner ever had, exploring or not
+        self.extremes: list[float] = []
         # The latest episodes of exploring, without and with stretches of sources
         self.plain_returns: deque[float] = deque()
         self.mixed_returns: deque[float] = deque()
@@ -171,6 +173,9 @@ class Trials:
             role, of_return, of_reward, length = self.roles[i], self.returns[i], self.rewards[i], self.ages[i]
             # The environment's next episode is not drawn yet
             self.roles[i] = LEARNING
+            if role in (LEARNING, GREEDY):
+                returns = [*self.extremes, float(of_return)]
+                self.extremes = [min(returns), max(returns)]
             if role == LEARNING and mixed is not None and mixed[i]:
                 self.mixed_returns.append(float(of_return))
             elif role == LEARNING:
@@ -250,11 +255,11 @@ class Trials:
 
     def nothing_found(self) -> bool:
         """
-        :return: whether all that the learner did lately had the same return, and no source is known to do better, so
-            that there is nothing to learn from yet. What a source got once by luck does not count for ever.
+        :return: whether all that the learner ever did had the same return, and no source is known to do better, so that
+            there is nothing to learn from yet. What a source got once by luck does not count; what the learner got once
+            does, for where that is rare it has to be tried what was learned from it.
         """
-        returns = [*self.plain_returns, *self.mixed_returns, *self.learner_returns]
-        alike = len(self.plain_returns) >= FEWEST_EXPLORING and min(returns) == max(returns)
+        alike = len(self.exploring_returns) >= FEWEST_EXPLORING and len(set(self.extremes)) == 1
         return alike and not (self.standings > 0).any()
 
     @property
