@@ -76,6 +76,10 @@ def test_actions_are_random_with_probability_epsilon() -> None:
     np.testing.assert_allclose(
         shares(exploration.choose(np.ones(N_ENVS, dtype=int), 1.0)), [0, 0, 1 / 3, 1 / 3, 1 / 3], atol=0.015
     )
+    # Each environment may have its own
+    epsilons = np.arange(N_ENVS) % 2
+    options = exploration.choose(np.ones(N_ENVS, dtype=int), epsilons)
+    np.testing.assert_array_equal(options == 1, epsilons == 0)
 
 
 def test_a_mixed_episode_starts_with_a_source_or_with_the_learner() -> None:
@@ -220,7 +224,12 @@ def test_a_loaded_model_goes_on_with_its_turns(tmp_path: Path) -> None:
 def test_episodes_without_exploration_are_made_up_for() -> None:
     """A share of 0.5 (1 - ε) of the episodes tries the learner: ε of all steps are random all the same."""
     model = make(safe=True)
-    model._trials = Trials(2, 0.99)
-    assert [model._raised(epsilon) for epsilon in (0.0, 0.2, 1.0)] == pytest.approx([0.0, 0.2 / 0.6, 1.0])
+    model._trials = trials = Trials(2, 0.99)
+    trials.start_episodes(np.ones(2, dtype=bool), epsilon=0.2, warm_up=True)
+    for epsilon, raised in ((0.0, 0.0), (0.2, 0.2 / 0.6), (1.0, 1.0)):
+        np.testing.assert_allclose(model._raised(epsilon), [raised, raised], strict=True)
+    # One of them explores at random
+    trials.random[1] = True
+    np.testing.assert_allclose(model._raised(0.2), [0.2 / 0.6, 1.0])
     model.safe = False
     assert model._raised(0.2) == 0.2

@@ -124,6 +124,42 @@ def test_random_actions_until_something_is_found() -> None:
     assert not perfect.nothing_found()
 
 
+def test_what_was_found_and_lost_is_looked_for_at_random(monkeypatch: pytest.MonkeyPatch) -> None:
+    trials, start = after(1, [[0.0, 0.0]]), np.ones(1, dtype=bool)
+    for _ in range(20):
+        episode(trials, LEARNING, 0.0)
+    assert not trials.lost(), "nothing was found yet"
+    episode(trials, LEARNING, 1.0)
+    assert not trials.lost(), "it was found lately"
+    for _ in range(20):
+        episode(trials, LEARNING, 0.0)
+    assert trials.lost()
+    # The third draw is for it
+    for draw, at_random in ((0.49, True), (0.5, False)):
+        monkeypatch.setattr(np.random, "random", lambda size=None, draw=draw: draw if size is None else np.ones(size))
+        trials.start_episodes(start, epsilon=0.05, warm_up=False)
+        assert trials.random.tolist() == [at_random]
+    # Another round that found it, or a source that is known to do better
+    episode(trials, LEARNING, 1.0, mixed=True)
+    assert not trials.lost()
+    for _ in range(20):
+        episode(trials, LEARNING, 0.0, mixed=True)
+    assert trials.lost()
+    episode(trials, 0, 5.0)
+    trials.standings[:] = 1
+    assert not trials.lost()
+    trials.start_episodes(start, epsilon=0.05, warm_up=False)
+    assert trials.random.tolist() == [False]
+
+
+def test_what_goes_well_is_not_lost() -> None:
+    trials = Trials(0, 0.99)
+    for each in [0.0] + [1.0] * 30:
+        episode(trials, LEARNING, each)
+        episode(trials, GREEDY, each)
+    assert not trials.lost()
+
+
 def test_the_latest_episodes_are_a_round_of_all_environments() -> None:
     trials, dones = Trials(0, 0.99), np.ones(32, dtype=bool)
     for reward in (1.0, 0.0):

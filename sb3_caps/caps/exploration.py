@@ -117,10 +117,12 @@ class DrawnDurations:
         self.mixed = np.where(starts, drawn & (len(self.drawn_sources) > 0), self.mixed)
         self.sources[starts], self.left[starts], self.ages[starts] = -1, 0, 0
 
-    def choose(self, greedy: np.ndarray, epsilon: float, observations: Sequence[np.ndarray] = ()) -> np.ndarray:
+    def choose(
+        self, greedy: np.ndarray, epsilon: float | np.ndarray, observations: Sequence[np.ndarray] = ()
+    ) -> np.ndarray:
         """
         :param greedy: the option that each environment would go on with
-        :param epsilon: probability of a random action
+        :param epsilon: probability of a random action, one or one for each environment
         :param observations: where the environments are, in one array or in several
         :return: the option to follow for one step
         """

@@ -210,9 +210,12 @@ class OptionCollector(PolicyReuseAlgorithm):
         self._last_options = options
         return actions, options
 
-    def _raised(self, epsilon: float) -> float:
+    def _raised(self, epsilon: float) -> float | np.ndarray:
         """:return: the exploration rate for episodes that explore, so that it is ε over all episodes"""
-        return min(epsilon / (1.0 - greedy_share(epsilon)), 1.0) if self.safe else epsilon
+        if not self.safe:
+            return epsilon
+        assert self._trials is not None
+        return np.where(self._trials.random, 1.0, min(epsilon / (1.0 - greedy_share(epsilon)), 1.0))
 
     def _start_episodes(self, starts: np.ndarray, epsilon: float, warm_up: bool) -> None:
         """Draw which of the episodes that start now try something, and which have stretches of sources."""

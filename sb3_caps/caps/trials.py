@@ -24,6 +24,8 @@ RECENT, FEWEST_RECENT = 5, 3
 # beside the latest one and sources that may be better: a share of the run, or as long as so many episodes take, and no
 # more than another share. Either learner is tried so often at the most.
 CHECKED_SHARE, CHECKED_EPISODES, LARGEST_CHECKED_SHARE, MOST_CHECKS = 0.1, 2, 0.3, 100
+# Share of the episodes that explore in which every action is random, where the learner has lost what it once found
+RANDOM_SHARE = 0.5
 # What exploring is worth is told by its first episodes
 EXPLORING, FEWEST_EXPLORING = 20, 5
 # By how many standard errors the learner has to be above the best source, below what it once was to be replaced,
@@ -84,6 +86,8 @@ class Trials:
         self.roles = np.full(n_envs, LEARNING)
         self.returns, self.rewards = np.zeros(n_envs), np.zeros(n_envs)
         self.discounts, self.ages = np.ones(n_envs), np.zeros(n_envs, dtype=np.int64)
+        # Which episodes explore at random, whatever the exploration rate
+        self.random = np.zeros(n_envs, dtype=bool)
         # One round of all environments at the least
         latest = max(EXPLORING, n_envs)
         self.plain_returns = deque(self.plain_returns, maxlen=latest)
@@ -118,6 +122,7 @@ class Trials:
                 self.roles[i] = role
             elif not warm_up and draws[1] < greedy_share(epsilon):
                 self.roles[i] = GREEDY
+            self.random[i] = self.lost() and np.random.random() < RANDOM_SHARE
 
     def _source_to_try(self, draw: float) -> int | None:
         """Every source first, in half of the episodes; then that which may be the best, as far as steps allow."""
@@ -261,6 +266,15 @@ class Trials:
         """
         alike = len(self.exploring_returns) >= FEWEST_EXPLORING and len(set(self.extremes)) == 1
         return alike and not (self.standings > 0).any()
+
+    def lost(self) -> bool:
+        """
+        :return: whether all that the learner did lately had the same return, which is lower than what it once had, and
+            no source is known to do better: exploring may have to find it again
+        """
+        returns = [*self.plain_returns, *self.mixed_returns, *self.learner_returns]
+        alike = len(self.plain_returns) >= FEWEST_EXPLORING and min(returns) == max(returns)
+        return alike and returns[0] < self.extremes[1] and not (self.standings > 0).any()
 
     @property
     def best_source(self) -> int | None:
