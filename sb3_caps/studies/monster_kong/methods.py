@@ -92,7 +92,7 @@ METHODS: dict[str, Method] = {
     "caps-1": Method("caps", "CAPS, β = 1", arguments={"termination": 1.0}, without=("termination_kwargs.target",)),
     "caps-beta": Method("caps", "CAPS, β with the values", settings=settings("monster_kong", "caps-beta")),
     "caps-defaults": Method("caps", "CAPS, defaults", defaults=True),
-    "double-dqn": Method("caps", "double DQN", sources="none"),
+    "caps-none": Method("caps", "CAPS, no sources", sources="none"),
     "dqn": Method("dqn", "DQN"),
     "prql": Method("prql", "PRQL"),
     "ops-tl": Method("ops_tl", "OPS-TL"),
