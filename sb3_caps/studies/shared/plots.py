@@ -23,7 +23,7 @@ METHOD_COLOURS = {
     "CAPS, paper": "#7a1020",
     "CAPS, α_β = 20 (ours)": "#7a1020",
     "CAPS, source features": "#7a1020",
-    "CAPS, β with the values": "#7a1020",
+    "CAPS, β with the values": "#7b4fa6",
     "CAPS, β = 0.5": "#f2a65a",
     "CAPS, β = 1": "#b07d2b",
     "CAPS, no sources": "#ee9aa3",
