@@ -168,3 +168,5 @@ def test_the_latest_episodes_are_a_round_of_all_environments() -> None:
         rewards[0] = reward
         trials.add_step(rewards, dones)
         assert sorted(trials.plain_returns) == [0.0] * 31 + [reward]
+        assert trials.lost() == (reward == 0.0)
+        assert not trials.nothing_found()
