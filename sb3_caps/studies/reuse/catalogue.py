@@ -21,7 +21,7 @@ from sb3_caps.envs.monster_kong.observations import FeatureObserver
 from sb3_caps.envs.monster_kong.planner import plan as kong_plan
 from sb3_caps.envs.monster_kong.sources import OptimalPolicy
 from sb3_caps.envs.monster_kong.vec_env import MonsterKongVecEnv
-from sb3_caps.studies.reuse.tasks import EnvMaker, Task, references, register_task
+from sb3_caps.studies.reuse.tasks import TUNING, EnvMaker, Task, references, register_task
 from sb3_caps.studies.reuse.worlds import BatchedVecEnv, World
 from sb3_caps.studies.reuse.worlds.classic import Acrobot, CartPole, MountainCar
 from sb3_caps.studies.reuse.worlds.errands import Errands, worst_actions
@@ -257,9 +257,9 @@ _register_errands("key-door", key_and_door, "KD", GAMMA)
 _register_errands("delivery", delivery, "ABCD", 1.0)
 # Settings of methods are chosen on these
 _register_trained(
-    "cartpole-tuning", "classic", partial(batched_env, CartPole, force=5.0, length=1.0), 24_000, reported=False
+    "cartpole-tuning", "classic", partial(batched_env, CartPole, force=5.0, length=1.0), 24_000, group=TUNING
 )
 _register_trained(
-    "mountaincar-tuning", "mountaincar", partial(batched_env, MountainCar, force=0.0009), 32_000, reported=False
+    "mountaincar-tuning", "mountaincar", partial(batched_env, MountainCar, force=0.0009), 32_000, group=TUNING
 )
-_register_grid("grid-tuning", "rooms", "G2", reported=False)
+_register_grid("grid-tuning", "rooms", "G2", group=TUNING)

@@ -55,21 +55,26 @@ class Random:
         return self.generator.integers(self.n_actions, size=len(observation)), state
 
 
-def mean_return(policy: Any, task: Task, env: VecEnv, episodes: int = EPISODES) -> float:
+def n_episodes(task: Task) -> int:
+    """:return: how many episodes tell what a policy is worth: as many as those of a finished model, at least"""
+    return max(EPISODES, task.settings["final_episodes"])
+
+
+def mean_return(policy: Any, task: Task, env: VecEnv, episodes: int | None = None) -> float:
     """
     :param policy: anything with ``predict``
     :param task: the task
     :param env: environments of it
-    :param episodes: how many episodes
+    :param episodes: how many episodes, by default ``n_episodes``
     :return: the mean return
     """
     return float(returns_of(policy, task, env, episodes).mean())
 
 
-def returns_of(policy: Any, task: Task, env: VecEnv, episodes: int = EPISODES) -> np.ndarray:
+def returns_of(policy: Any, task: Task, env: VecEnv, episodes: int | None = None) -> np.ndarray:
     """The return of each episode, see ``mean_return``."""
     env.seed(SEED)
-    return discounted_returns(policy, env, task.discount, episodes)
+    return discounted_returns(policy, env, task.discount, episodes or n_episodes(task))
 
 
 def source_returns(task: Task, condition: str, folder: Path) -> dict[str, list[float]]:
@@ -114,4 +119,4 @@ def find_references(tasks: Iterable[Task], folder: Path) -> None:
             best = max(returns, key=lambda name: returns[name])
             found |= {"reference": returns[best], "policy": best, "returns": returns}
         print(task.name, found)
-        write_json(REFERENCES, references() | {task.name: {**found, "episodes": EPISODES, "seed": SEED}})
+        write_json(REFERENCES, references() | {task.name: {**found, "episodes": n_episodes(task), "seed": SEED}})

@@ -15,6 +15,8 @@ from sb3_caps.common.settings import settings
 EnvMaker: TypeAlias = Callable[[int, int], VecEnv]
 # The folder with trained sources, to a list of anything that `as_source` takes
 SourceMaker: TypeAlias = Callable[[Path], list[Any]]
+# Groups of tasks
+REPORTED, TUNING, UNTOUCHED = "reported", "tuning", "untouched"
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,8 @@ class Task:
     :param reference: the return that counts as 1; by default the optimum or what ``references.json`` says
     :param random: the return that counts as 0, that of random actions; by default what ``references.json`` says
     :param held_back: whether nothing may be chosen on this task
-    :param reported: False for a task that settings of methods are chosen on
+    :param group: ``REPORTED``; ``TUNING`` for a task that settings of methods are chosen on; ``UNTOUCHED`` for one that
+        nothing was chosen on and whose runs have no argument set
     :param arguments: settings in place of those of its kind
     """
 
@@ -50,7 +53,7 @@ class Task:
     reference: float | None = None
     random: float | None = None
     held_back: bool = False
-    reported: bool = True
+    group: str = REPORTED
     arguments: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -101,7 +104,8 @@ def get_task(name: str) -> Task:
     :param name: of a registered task, or the import string ``package.module:TASK`` of one elsewhere
     :return: the task
     """
-    importlib.import_module("sb3_caps.studies.reuse.catalogue")
+    for registered in ("catalogue", "untouched"):
+        importlib.import_module(f"sb3_caps.studies.reuse.{registered}")
     if name in TASKS:
         return TASKS[name]
     module, _, attribute = name.partition(":")
