@@ -39,14 +39,17 @@ def test_one_success_by_luck_is_no_standing(trials_of_it: int) -> None:
 @pytest.mark.parametrize(
     ("source", "learner", "expected"),
     [
-        # No better than exploring, which gets 1: whatever has the higher mean; the learner has 1 until it is known
+        # No more than exploring, which gets 1: whatever has the higher mean; the learner has 1 until it is known
         ([0.8, 1.2], [], LATEST),
         ([0.85, 1.25], [], 0),
         ([0.85, 1.25], [1.1], 0),
         ([0.8, 1.2], [0.95] * 3, 0),
         ([0.8, 1.2], [1.0] * 3, LATEST),
         ([0.8, 1.2], [1.05] * 3, LATEST),
-        # Better than exploring: the source, unless the learner is
+        # More than exploring, by less than the noise: the source, unless the learner has more by a standard error
+        ([0.85, 1.25], [1.15] * 3, 0),
+        ([0.85, 1.25], [1.2] * 3, LATEST),
+        # The same where it is known to be better
         ([1.8, 2.2], [], 0),
         ([1.8, 2.2], [2.1] * 3, 0),
         ([1.8, 2.2], [2.2] * 3, LATEST),

@@ -7,7 +7,7 @@ import pytest
 from gymnasium import spaces
 
 from sb3_caps.caps.summary import UseOfOptions, summarize
-from sb3_caps.caps.trials import CHECKING, GREEDY, KEPT, LATEST, LEARNING, Trials
+from sb3_caps.caps.trials import CHECKING, GREEDY, KEPT, LATEST, LEARNING, Trials, mean
 from sb3_caps.common.options import OptionSet
 
 
@@ -100,6 +100,7 @@ def test_more_trials_are_for_what_may_be_the_best(monkeypatch: pytest.MonkeyPatc
     assert drawn(27) == 1
     # With a learner that is better than the sources they may be 5%
     trials.learner_returns.extend([5.0] * 3)
+    trials.learner_lengths.extend([1] * 3)
     trials.kept_returns = [5.0] * 3
     assert trials.acts_by() == LATEST
     assert drawn(80) == LEARNING
@@ -166,76 +167,45 @@ def test_when_the_learner_is_judged(
     assert trials.roles.tolist() == [role]
 
 
-def test_at_the_end_what_may_be_the_best_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    trials = after(2, [[1.0, 3.0], [0.0, 2.0]], learner=[4.0, 6.0, 5.0])
+def test_short_episodes_are_judged_by_a_hundredth_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where an episode is a step of luck, three or five of them tell nothing."""
+    trials = Trials(1, 0.99)
+
+    def play(role: int, *rewards: float) -> bool:
+        trials.start_episodes(np.ones(1, dtype=bool), epsilon=0.0, warm_up=False, remaining=1000, steps=1000)
+        trials.roles[:] = role
+        return [trials.add_step(np.array([each]), np.array([i == len(rewards)])) for i, each in enumerate(rewards, 1)][
+            -1
+        ]
+
+    for _ in range(2):
+        play(0, 0.5)
+    # Ten steps are a hundredth: nine lucky ones are not enough
+    assert not any(play(GREEDY, 1.0) for _ in range(9))
+    assert not trials.learner_is_known
+    assert trials.acts_by() == 0
+    assert play(GREEDY, 0.0), "the first that is judged is the best so far"
+    assert mean(trials.kept_returns) == 0.9
+    assert trials.acts_by() == LATEST
+    # The oldest is forgotten as soon as those after it are enough, but for the latest five
+    assert play(GREEDY, 1.0) is False
+    assert list(trials.learner_returns) == [1.0] * 8 + [0.0, 1.0]
+    for _ in range(4):
+        play(GREEDY, *[0.0] * 9, 2.0)
+    assert len(trials.learner_returns) == len(trials.learner_rewards) == len(trials.learner_lengths) == 5
+    # Two trials of the source were two steps: beyond twenty trials it goes on up to ten
     with_draws(monkeypatch, 0.9, 0.99)
-
-    def drawn(n_envs: int = 1) -> list[int]:
-        trials.roles = np.full(n_envs, LEARNING)
-        trials._resize(n_envs)
-        trials.start_episodes(np.ones(n_envs, dtype=bool), epsilon=0.05, warm_up=False, remaining=10, steps=1000)
-        return trials.roles.tolist()
-
-    # The kept learner and the latest one in turns
-    assert drawn(8) == [CHECKING, GREEDY] * 4
-    # Then a source that may be better than both. Variances of 2/3 and 1, in the mean 5/6: two standard errors above
-    # the means are 2 + 2 · 0.91 / √3 = 3.05 of the learners, 2 + 2 · 0.91 / √2 = 3.29 of the first source and 2.29
-    trials.checked_returns = [1.0, 3.0, 2.0]
-    trials.late_returns.extend([1.0, 2.0, 3.0])
-    assert drawn() == [0]
-    # With one of that under way, 3.05 too, it is their turn again; with one of each of theirs, 2.91, it is better again
-    assert drawn(6) == [0, CHECKING, GREEDY, 0, CHECKING, GREEDY]
-    trials.late_returns.extend([4.0] * 3)
-    assert drawn() == [CHECKING], "it is the turn of this one, although 3 + 2 · 1.02 / √6 = 3.83 is that of the other"
-    trials.checked_returns = [0.0] * 5
-    trials.late_returns.extend([0.0] * 100)
-    trials.source_returns = [[2.0] * 5, [0.0] * 5]
-    assert drawn() == [LEARNING], "nothing more to find out"
-    trials.checked_returns, trials.source_returns = [9.0, 8.0] * 50, [[1.0] * 2, [0.0] * 2]
-    assert drawn() == [LEARNING], "tried a hundred times each"
-    trials.checked_returns, trials.source_returns = [0.0, 1.0] * 40, [[8.0, 9.0] * 10, [0.0] * 2]
-    assert drawn() == [LEARNING], "a source twenty times"
-    with_draws(monkeypatch, 0.9, 0.4)
-    assert drawn() == [GREEDY], "as in all of training: the latest one goes on to change"
+    trials.steps, trials.source_returns = 10**6, [[0.0, 9.0] * 10]
+    for source_steps, expected in ((9, 0), (10, LEARNING)):
+        trials.source_steps = source_steps
+        trials.roles[:] = LEARNING
+        trials.start_episodes(np.ones(1, dtype=bool), epsilon=1.0, warm_up=True, remaining=1000, steps=1000)
+        assert trials.roles.tolist() == [expected]
 
 
-def test_what_is_kept_does_not_change_while_it_is_checked() -> None:
-    trials = after(0, learner=[1.0, 2.0, 3.0])
-    trials.start_episodes(np.ones(1, dtype=bool), epsilon=0.05, warm_up=False, remaining=10, steps=1000)
-    trials.roles[:] = GREEDY
-    assert not trials.add_step(np.array([9.0]), np.array([True]))
-    assert trials.kept_returns == [1.0, 2.0, 3.0]
-    assert (list(trials.late_returns), list(trials.late_rewards)) == ([9.0], [9.0])
-    assert list(trials.learner_returns) == [1.0, 2.0, 3.0, 9.0]
-
-
-@pytest.mark.parametrize(
-    ("kept", "checked", "late", "expected"),
-    [
-        # By what it was kept for, until three checks are there
-        ([4.0] * 3, [1.0] * 2, [], KEPT),
-        ([4.0] * 3, [1.0] * 2, [3.0] * 3, KEPT),
-        ([4.0] * 3, [1.0] * 3, [3.0] * 2, KEPT),
-        ([4.0] * 3, [1.0] * 3, [3.0] * 3, LATEST),
-        ([4.0] * 3, [1.0] * 2, [5.0] * 3, LATEST),
-        # Of equals the one that will not change any more
-        ([4.0] * 3, [3.0] * 3, [3.0] * 3, KEPT),
-        ([4.0] * 3, [0.1] * 3, [0.1] * 4, KEPT),
-        ([4.0] * 3, [2.0, 3.0, 4.0], [3.1, 3.0, 3.0], LATEST),
-    ],
-)
-def test_which_learner_is_acted_by_in_the_end(
-    kept: list[float], checked: list[float], late: list[float], expected: int
-) -> None:
-    trials = after(1, [[0.0, 0.0]], learner=kept)
-    trials.checked_returns = trials.checked_rewards = checked
-    trials.late_returns.extend(late)
-    assert trials.acts_by(finished=True) == expected
-    # A source is compared with that one
-    trials.source_returns = [[2.0, 2.0]]
-    means = {KEPT: checked if len(checked) >= 3 else kept, LATEST: late}
-    assert trials.acts_by(finished=True) == (expected if np.mean(means[expected]) > 2 else 0)
-    assert trials.acts_by() == LATEST, "as long as training goes on, the latest episodes count"
+def test_the_mean_of_equal_returns_is_that_return() -> None:
+    assert {mean([0.1] * n) for n in range(1, 50)} == {0.1}
+    assert mean([0.1, 0.2, 0.6]) == pytest.approx(0.3)
 
 
 def test_when_the_learner_is_kept() -> None:
@@ -317,47 +287,3 @@ SOURCE = [1.0, 1.4]
 )
 def test_what_to_act_by(sources: list[list[float]], learner: list[float], expected: int) -> None:
     assert after(len(sources), sources, learner).acts_by() == expected
-
-
-def test_what_was_kept_is_tried_again_before_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its best episodes were partly luck: new ones decide whether it is better than the source."""
-    trials = after(1, [SOURCE], [2.0] * 3)
-    with_draws(monkeypatch, 0.9, 0.0)
-
-    def role(remaining: int) -> int:
-        trials.start_episodes(np.ones(1, dtype=bool), epsilon=0.0, warm_up=False, remaining=remaining, steps=100)
-        return int(trials.roles[0])
-
-    assert [role(20), role(11), role(10), role(0)] == [GREEDY, GREEDY, CHECKING, CHECKING]
-    # Two episodes have to fit, in no more than three tenths of the run
-    trials.learner_lengths.extend([8] * 5)
-    assert [role(17), role(16)] == [GREEDY, CHECKING]
-    trials.learner_lengths.extend([80] * 5)
-    assert [role(31), role(30)] == [GREEDY, CHECKING]
-    assert trials.checking
-    trials.learner_lengths.extend([1] * 5)
-    assert trials.acts_by(finished=True) == KEPT
-    assert not any(episode(trials, CHECKING, each) for each in (9.0, 0.0)), "what is kept stays"
-    trials.checked_returns.clear()
-    trials.roles[:] = CHECKING
-    for returns, expected in (([1.0, 1.0], KEPT), ([1.0, 1.0, 1.0], 0), ([1.0, 1.0, 1.0, 9.0, 9.0, 9.0], KEPT)):
-        # Two are too few to tell; the mean of the source is 1.2
-        trials.checked_returns = list(returns)
-        trials.checked_lengths = [1] * len(returns)
-        assert trials.acts_by(finished=True) == expected
-    assert trials.acts_by() == LATEST, "as long as training goes on, what it is worth now counts"
-    # An episode that goes on for longer than the others, the latest of the learner included, counts as it stands
-    trials.checked_returns, trials.checked_lengths = [1.0, 1.0, 1.0], [1] * 3
-    for _ in range(2):
-        trials.add_step(np.array([10.0]), np.zeros(1, dtype=bool))
-    assert trials.acts_by(finished=True) == KEPT
-    # A run that follows begins anew
-    role(100)
-    assert trials.checked_returns == trials.checked_rewards == trials.checked_lengths == []
-
-
-def test_nothing_to_check_where_nothing_was_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    trials = after(1, [SOURCE])
-    with_draws(monkeypatch, 0.9, 0.0)
-    trials.start_episodes(np.ones(1, dtype=bool), epsilon=0.0, warm_up=False, remaining=5, steps=100)
-    assert trials.roles.tolist() == [GREEDY]

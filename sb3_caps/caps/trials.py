@@ -1,7 +1,8 @@
 """What sources and learner are worth in whole episodes, and which of them to act by."""
 
 from collections import deque
-from statistics import mean
+from collections.abc import Collection
+from math import fsum
 
 import numpy as np
 
@@ -20,10 +21,14 @@ BOUND = 2.0
 GREEDY_SHARE = 0.5
 # The learner is judged by so many of its latest episodes without exploration
 RECENT, FEWEST_RECENT = 5, 3
+# ... and where episodes are short, and mostly luck, by as many as take this share of the run; sources are tried beyond
+# MOST_TRIALS as far as it goes
+JUDGED_SHARE = 0.01
 # Over the last steps of a run the learner that was kept is tried again, since its best episodes were partly luck,
-# beside the latest one and sources that may be better: a share of the run, or as long as so many episodes take, and no
-# more than another share. Either learner is tried so often at the most.
-CHECKED_SHARE, CHECKED_EPISODES, LARGEST_CHECKED_SHARE, MOST_CHECKS = 0.1, 2, 0.3, 100
+# beside the latest one and sources that may be better: a share of the run, or as long as so many episodes take, of each
+# environment and of all, and no more than another share. Either learner is tried so often at the most.
+CHECKED_SHARE, LARGEST_CHECKED_SHARE = 0.1, 0.3
+CHECKED_EPISODES, FEWEST_CHECKED_EPISODES, MOST_CHECKS = 2, 20, 300
 # Share of the episodes that explore in which every action is random, where the learner has lost what it once found
 RANDOM_SHARE = 0.5
 # What exploring is worth is told by its first episodes
@@ -57,8 +62,8 @@ class Trials:
         self.n_sources = n_sources
         self.gamma = 1.0 - (1.0 - gamma) / 10.0
         self.source_returns: list[list[float]] = [[] for _ in range(n_sources)]
-        self.learner_returns: deque[float] = deque(maxlen=RECENT)
-        self.learner_lengths: deque[int] = deque(maxlen=RECENT)
+        self.learner_returns: deque[float] = deque()
+        self.learner_lengths: deque[int] = deque()
         self.kept_returns: list[float] = []
         self.checked_returns: list[float] = []
         self.checked_rewards: list[float] = []
@@ -75,11 +80,13 @@ class Trials:
         self.mixed_returns: deque[float] = deque()
         # What the task paid in them, not discounted: for people
         self.source_rewards: list[list[float]] = [[] for _ in range(n_sources)]
-        self.learner_rewards: deque[float] = deque(maxlen=RECENT)
+        self.learner_rewards: deque[float] = deque()
         self.kept_rewards: list[float] = []
         # Of each source: 1 where it does better than exploring, -1 where it does worse, 0 where neither is known
         self.standings = np.zeros(n_sources, dtype=np.int8)
         self.source_steps, self.steps = 0, 0
+        # As many as tell what somebody is worth
+        self.judged_steps = 0.0
         self._resize(0)
 
     def _resize(self, n_envs: int) -> None:
@@ -105,12 +112,14 @@ class Trials:
         :param remaining: how many steps of the run are to come
         :param steps: how many it has
         """
-        needed = CHECKED_EPISODES * len(starts) * float(np.mean(self.learner_lengths or [0]))
+        episodes = max(CHECKED_EPISODES * len(starts), FEWEST_CHECKED_EPISODES)
+        needed = episodes * float(np.mean(self.learner_lengths or [0]))
         share = min(max(CHECKED_SHARE, needed / max(steps, 1)), LARGEST_CHECKED_SHARE)
         self.checking = remaining <= share * steps and len(self.kept_returns) > 0 and not self.nothing_found()
         if not self.checking:
             # Of a run before this one
             self._forget_checks()
+        self.judged_steps = JUDGED_SHARE * steps
         if len(self.roles) != len(starts):
             self._resize(len(starts))
         for i in np.flatnonzero(starts):
@@ -141,7 +150,8 @@ class Trials:
         promising = int(np.argmax(_bounds(self.source_returns, tries)))
         # More of the same tells nothing
         known = _always_the_same(self.source_returns[promising])
-        return promising if tries[promising] < MOST_TRIALS and not known else None
+        few = tries[promising] < MOST_TRIALS or self.source_steps < self.judged_steps
+        return promising if few and not known else None
 
     def _to_check(self) -> int | None:
         """
@@ -196,6 +206,7 @@ class Trials:
                 self.learner_returns.append(float(of_return))
                 self.learner_rewards.append(float(of_reward))
                 self.learner_lengths.append(int(length))
+                self._forget_old_episodes()
                 if self.checking:
                     self.late_returns.append(float(of_return))
                     self.late_rewards.append(float(of_reward))
@@ -208,13 +219,25 @@ class Trials:
                 self._update_standings()
         return better
 
+    def _forget_old_episodes(self) -> None:
+        steps = sum(self.learner_lengths)
+        while len(self.learner_lengths) > RECENT and steps - self.learner_lengths[0] >= self.judged_steps:
+            steps -= self.learner_lengths.popleft()
+            self.learner_returns.popleft()
+            self.learner_rewards.popleft()
+
+    @property
+    def learner_is_known(self) -> bool:
+        """Whether there are enough episodes of the learner to judge it by."""
+        return len(self.learner_returns) >= FEWEST_RECENT and sum(self.learner_lengths) >= self.judged_steps
+
     def _keep(self) -> bool:
         """
         Remember the latest episodes of the learner if they are better than any before. As good as before is not enough:
         where all returns are alike, that would keep the last learner before it forgets.
         """
         returns = self.recent_returns()
-        if len(self.learner_returns) < FEWEST_RECENT:
+        if not self.learner_is_known:
             return False
         if self.kept_returns and mean(returns) <= mean(self.kept_returns):
             return False
@@ -302,7 +325,7 @@ class Trials:
         """
         best = self.best_source
         explored = len(self.exploring_returns) >= FEWEST_EXPLORING
-        known = len(self.learner_returns) >= FEWEST_RECENT
+        known = self.learner_is_known
         # Until it is known, the learner is taken for no better than exploring
         learner, returns = LATEST, self.recent_returns() if known else self.exploring_returns
         if known and finished:
@@ -314,8 +337,8 @@ class Trials:
         if not (known or explored):
             return best
         rival = self.source_returns[best]
-        # What does better than exploring is left for a gain that exceeds the noise, any other source for any gain
-        if self.standings[best] > 0 or not explored:
+        # What has more than exploring is left for a gain that exceeds the noise, any other source for any gain
+        if not explored or mean(rival) > mean(self.exploring_returns):
             return learner if _above(returns, rival, ABOVE_SOURCE) else best
         return best if _above(rival, returns, errors=0.0) else learner
 
@@ -330,13 +353,18 @@ def _always_the_same(returns: list[float]) -> bool:
     return len(returns) >= RECENT and len(set(returns)) == 1
 
 
-def _error(returns: list[float]) -> float:
+def mean(returns: Collection[float]) -> float:
+    """:return: the mean, which for equal returns is that return to the last bit, however many there are"""
+    lowest = min(returns)
+    return lowest if lowest == max(returns) else fsum(returns) / len(returns)
+
+
+def _error(returns: Collection[float]) -> float:
     return float(np.std(returns) / np.sqrt(len(returns)))
 
 
-def _above(returns: list[float], others: list[float], errors: float) -> bool:
+def _above(returns: Collection[float], others: Collection[float], errors: float) -> bool:
     """Whether the mean is higher, by more than so many standard errors of the difference."""
-    # No `hypot`: it need not round alike for other units of the rewards. And no mean of NumPy's: that of equal returns
-    # need not be one of them.
+    # No `hypot`: it need not round alike for other units of the rewards
     noise = errors * np.sqrt(_error(returns) ** 2 + _error(others) ** 2)
     return bool(mean(returns) - mean(others) > noise)
