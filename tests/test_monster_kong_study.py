@@ -227,6 +227,7 @@ def test_a_finished_model_is_executed_as_it_was_and_otherwise(tmp_path: Path) ->
     expected = evaluate(model).returns.mean() / evaluate.optimum
     assert shares["| without `averaging`"] == f"{expected:.1%}"
     assert "| call-and-return, ends drawn" in shares
+    assert "| interrupting" not in shares, "that is as learned"
 
     model = CAPS.load(run.folder / "model.zip", device="cpu")
     _, beta = model.policy.values_and_terminations(evaluate.observations)

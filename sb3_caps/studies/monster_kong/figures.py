@@ -27,6 +27,7 @@ EXECUTIONS: dict[str, dict[str, Any]] = {
     "with a margin of 0.02": {"margin": 0.02},
     "without `averaging`": {"q_net_average": None},
     "call-and-return": {"execution_mode": "call-and-return"},
+    "interrupting": {"execution_mode": "interrupting"},
 }
 # How often each model plays all starts where its options end by chance
 N_DRAWS = 3
@@ -77,6 +78,8 @@ def executions_table(runs: Sequence[Run]) -> str:
     for run in runs:
         model = CAPS.load(run.folder / "model.zip", device="cpu")
         for label, change in EXECUTIONS.items():
+            if change and all(getattr(model.policy, name) == value for name, value in change.items()):
+                continue
             found = copy(model)
             found.policy = copy(model.policy)
             for name, value in change.items():
