@@ -1,7 +1,6 @@
 """What sources and learner are worth in whole episodes, and which of them to act by."""
 
 from collections import deque
-from collections.abc import Collection
 from math import fsum
 
 import numpy as np
@@ -353,17 +352,17 @@ def _always_the_same(returns: list[float]) -> bool:
     return len(returns) >= RECENT and len(set(returns)) == 1
 
 
-def mean(returns: Collection[float]) -> float:
+def mean(returns: list[float]) -> float:
     """:return: the mean, which for equal returns is that return to the last bit, however many there are"""
     lowest = min(returns)
     return lowest if lowest == max(returns) else fsum(returns) / len(returns)
 
 
-def _error(returns: Collection[float]) -> float:
+def _error(returns: list[float]) -> float:
     return float(np.std(returns) / np.sqrt(len(returns)))
 
 
-def _above(returns: Collection[float], others: Collection[float], errors: float) -> bool:
+def _above(returns: list[float], others: list[float], errors: float) -> bool:
     """Whether the mean is higher, by more than so many standard errors of the difference."""
     # No `hypot`: it need not round alike for other units of the rewards
     noise = errors * np.sqrt(_error(returns) ** 2 + _error(others) ** 2)
