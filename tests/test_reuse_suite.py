@@ -61,10 +61,10 @@ def test_what_the_suite_runs() -> None:
     tried = runs("grid-tuning", "--trials")
     assert len(tried) == 4 * len(settings("reuse", "trials"))
     assert set(tried.values()) == {3}
-    tuning, untouched = (set(study.usual_tasks(parser.parse_args([group]))) for group in ("--trials", "--untouched"))
+    tuning, unset = (set(study.usual_tasks(parser.parse_args([group]))) for group in ("--trials", "--unset"))
     assert tuning == {"cartpole-tuning", "mountaincar-tuning", "grid-tuning"}
-    assert len(untouched) == 6
-    assert set(study.usual_tasks(parser.parse_args([]))) == set(TASKS) - tuning - untouched
+    assert len(unset) == 6
+    assert set(study.usual_tasks(parser.parse_args([]))) == set(TASKS) - tuning - unset
 
 
 def test_as_many_settings_are_tried_for_each_method() -> None:

@@ -8,7 +8,7 @@ from sb3_caps.common.settings import settings
 from sb3_caps.studies.reuse.references import find_references, source_returns
 from sb3_caps.studies.reuse.runs import N_EVALUATIONS, TRIAL, execute, get_method
 from sb3_caps.studies.reuse.sources import CONDITIONS
-from sb3_caps.studies.reuse.tasks import REPORTED, TASKS, TUNING, UNTOUCHED, get_task
+from sb3_caps.studies.reuse.tasks import REPORTED, TASKS, TUNING, UNSET, get_task
 from sb3_caps.studies.reuse.training import train_missing, trainings
 from sb3_caps.studies.shared.arguments import check_at_least
 from sb3_caps.studies.shared.lock import locked
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quick", action="store_true", help="three tasks, five methods, three seeds")
     parser.add_argument("--ablations", action="store_true", help="CAPS with one thing taken away, five tasks and seeds")
     parser.add_argument("--trials", action="store_true", help="settings of methods, on tasks that are not reported")
-    parser.add_argument("--untouched", action="store_true", help="tasks that nothing was chosen on, no argument set")
+    parser.add_argument("--unset", action="store_true", help="six other tasks, with no argument of an algorithm set")
     parser.add_argument("--train", action="store_true", help="train sources and references that are missing, and stop")
     parser.add_argument("--references", action="store_true", help="find the references of the tasks, and stop")
     parser.add_argument("--draw", action="store_true", help="run nothing: report on the runs that are there")
@@ -126,7 +126,7 @@ def usual_tasks(args: argparse.Namespace) -> list[str]:
     """:return: the names of the tasks where the user names none"""
     if args.ablations or args.quick:
         return list(ABLATION_TASKS if args.ablations else QUICK_TASKS)
-    group = TUNING if args.trials else UNTOUCHED if args.untouched else REPORTED
+    group = TUNING if args.trials else UNSET if args.unset else REPORTED
     return [name for name, task in TASKS.items() if task.group == group]
 
 

@@ -16,7 +16,7 @@ EnvMaker: TypeAlias = Callable[[int, int], VecEnv]
 # The folder with trained sources, to a list of anything that `as_source` takes
 SourceMaker: TypeAlias = Callable[[Path], list[Any]]
 # Groups of tasks
-REPORTED, TUNING, UNTOUCHED = "reported", "tuning", "untouched"
+REPORTED, TUNING, UNSET = "reported", "tuning", "unset"
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class Task:
     :param reference: the return that counts as 1; by default the optimum or what ``references.json`` says
     :param random: the return that counts as 0, that of random actions; by default what ``references.json`` says
     :param held_back: whether nothing may be chosen on this task
-    :param group: ``REPORTED``; ``TUNING`` for a task that settings of methods are chosen on; ``UNTOUCHED`` for one that
-        nothing was chosen on and whose runs have no argument set
+    :param group: ``REPORTED``; ``TUNING`` for a task that settings of methods are chosen on; ``UNSET`` for one whose
+        runs have no argument set
     :param arguments: settings in place of those of its kind
     """
 
@@ -104,7 +104,7 @@ def get_task(name: str) -> Task:
     :param name: of a registered task, or the import string ``package.module:TASK`` of one elsewhere
     :return: the task
     """
-    for registered in ("catalogue", "untouched"):
+    for registered in ("catalogue", "unset"):
         importlib.import_module(f"sb3_caps.studies.reuse.{registered}")
     if name in TASKS:
         return TASKS[name]

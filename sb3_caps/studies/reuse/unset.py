@@ -1,4 +1,4 @@
-"""Tasks that nothing was ever chosen on, as a user would bring them, for CAPS with no argument set."""
+"""Tasks as a user would bring them, for CAPS with no argument set."""
 
 from collections.abc import Callable
 from functools import cache, partial
@@ -12,7 +12,7 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_caps.common.sources import as_source
 from sb3_caps.envs.grid import TablePolicy
-from sb3_caps.studies.reuse.tasks import UNTOUCHED, EnvMaker, Task, register_task
+from sb3_caps.studies.reuse.tasks import UNSET, EnvMaker, Task, register_task
 from sb3_caps.studies.reuse.worlds.errands import worst_actions
 from sb3_caps.studies.reuse.worlds.minatar import MinAtar
 
@@ -135,7 +135,7 @@ def _register(
 
     best = named if plan is None else lambda _: [as_source(plan().policy(), name="optimal")]
     optimum = None if plan is None else lambda: plan().optimum()
-    register_task(Task(name, "unset", make_env, STEPS, named, unnamed, best, optimum, group=UNTOUCHED, **kwargs))
+    register_task(Task(name, "unset", make_env, STEPS, named, unnamed, best, optimum, group=UNSET, **kwargs))
 
 
 # Every run of a worker asks for the same ones

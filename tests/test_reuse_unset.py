@@ -1,4 +1,4 @@
-"""The tasks of the reuse suite that nothing was chosen on: no argument is set, and what is planned is right."""
+"""The tasks of the reuse suite with no argument set: none is, and what is planned is right."""
 
 import inspect
 from pathlib import Path
@@ -12,11 +12,11 @@ from sb3_caps import CAPS
 from sb3_caps.studies.reuse import TASKS, get_task, make_sources
 from sb3_caps.studies.reuse.references import Alone, returns_of
 from sb3_caps.studies.reuse.runs import build
-from sb3_caps.studies.reuse.tasks import UNTOUCHED
-from sb3_caps.studies.reuse.untouched import TORQUES, ToyPlan, along_the_top, as_the_dealer, swing_up
+from sb3_caps.studies.reuse.tasks import UNSET
+from sb3_caps.studies.reuse.unset import TORQUES, ToyPlan, along_the_top, as_the_dealer, swing_up
 
 get_task("grid-g")  # registers all tasks
-UNPLANNED = [name for name, task in TASKS.items() if task.group == UNTOUCHED and task.optimum is None]
+UNPLANNED = [name for name, task in TASKS.items() if task.group == UNSET and task.optimum is None]
 
 
 @pytest.mark.parametrize(("method", "algorithm"), [("caps", CAPS), ("caps-none", CAPS), ("dqn", DQN)])
