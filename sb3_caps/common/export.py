@@ -34,7 +34,7 @@ from sb3_caps.common.sources.act import ObservationNormalizer, PolicyAct, Source
 from sb3_caps.common.sources.evaluate import ELEMENTWISE
 from sb3_caps.common.sources.load import as_source
 
-FORMAT = "sb3_caps export 5"
+FORMAT = "sb3_caps export 6"
 POLICIES = {
     "dqn": "stable_baselines3.dqn.policies:DQNPolicy",
     "actor-critic": "stable_baselines3.common.policies:ActorCriticPolicy",
