@@ -14,7 +14,7 @@ import torch as th
 from benchmarks.report import machine
 from sb3_caps import CAPS
 from sb3_caps.caps.trials import KEPT, LATEST
-from sb3_caps.common.evaluation import discounted_returns
+from sb3_caps.reuse.evaluation import discounted_returns
 from sb3_caps.studies.reuse.runs import build
 from sb3_caps.studies.reuse.tasks import get_task
 from sb3_caps.studies.shared.tables import markdown

@@ -14,9 +14,9 @@ from stable_baselines3.common.logger import configure
 from benchmarks.report import Result, clock, interleaved
 from benchmarks.throughput import pixels, sources, trained
 from sb3_caps import CAPS
-from sb3_caps.common.buffers import OptionReplayBuffer
-from sb3_caps.common.extras import require
-from sb3_caps.common.observation_stores import CompressedItems
+from sb3_caps.extras import require
+from sb3_caps.replay.buffers import OptionReplayBuffer
+from sb3_caps.replay.observation_stores import CompressedItems
 
 MILLION = 1_000_000
 N_SOURCES = 3

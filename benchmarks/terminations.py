@@ -16,10 +16,10 @@ import torch as th
 
 from benchmarks.report import machine
 from sb3_caps import CAPS
-from sb3_caps.common.evaluation import discounted_returns
-from sb3_caps.common.execution import Execution
 from sb3_caps.envs.grid import GridMap, plan
 from sb3_caps.envs.grid.batched import GridTask
+from sb3_caps.reuse.evaluation import discounted_returns
+from sb3_caps.reuse.execution import Execution
 from sb3_caps.studies.monster_kong.analysis import lost_by_sources
 from sb3_caps.studies.reuse.catalogue import delivery, key_and_door
 from sb3_caps.studies.reuse.runs import build

@@ -9,7 +9,7 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from torch.nn import functional as F
 
 from sb3_caps import CAPS, each
-from sb3_caps.common.type_aliases import OptionReplayBufferSamples
+from sb3_caps.replay.type_aliases import OptionReplayBufferSamples
 
 
 class SquaredCAPS(CAPS):

@@ -7,14 +7,14 @@ import sb3_caps.envs  # noqa: F401 registers the environments
 
 if TYPE_CHECKING:
     from sb3_caps.caps import CAPS, PAPER
-    from sb3_caps.common.export import export_source
-    from sb3_caps.common.schedules import PiecewiseLinear
-    from sb3_caps.common.source_features import SourceFeatures, VecSourceFeatures
-    from sb3_caps.common.sources import SourcePolicy, as_source, each
+    from sb3_caps.files.export import export_source
     from sb3_caps.jump_start import JumpStart
     from sb3_caps.ops_tl import OPSTL
     from sb3_caps.prql import PRQL
     from sb3_caps.qdagger import QDagger
+    from sb3_caps.reuse.schedules import PiecewiseLinear
+    from sb3_caps.sources import SourcePolicy, as_source, each
+    from sb3_caps.sources.features import SourceFeatures, VecSourceFeatures
 
 __version__ = "0.1.0"
 
@@ -42,13 +42,13 @@ _WHERE = {
     "PRQL": "prql",
     "JumpStart": "jump_start",
     "QDagger": "qdagger",
-    "PiecewiseLinear": "common.schedules",
-    "SourceFeatures": "common.source_features",
-    "SourcePolicy": "common.sources",
-    "VecSourceFeatures": "common.source_features",
-    "as_source": "common.sources",
-    "each": "common.sources",
-    "export_source": "common.export",
+    "PiecewiseLinear": "reuse.schedules",
+    "SourceFeatures": "sources.features",
+    "SourcePolicy": "sources",
+    "VecSourceFeatures": "sources.features",
+    "as_source": "sources",
+    "each": "sources",
+    "export_source": "files.export",
 }
 
 

@@ -15,9 +15,9 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecFrameStack
 
 from sb3_caps import CAPS
-from sb3_caps.common import buffers
-from sb3_caps.common.buffers import OptionReplayBuffer
-from sb3_caps.common.observation_stores import ObservationStore, detected_frame_stack
+from sb3_caps.replay import buffers
+from sb3_caps.replay.buffers import OptionReplayBuffer
+from sb3_caps.replay.observation_stores import ObservationStore, detected_frame_stack
 from tests.toy_world import Corridor, go_right
 
 N_SOURCES, N_ACTIONS = 3, 4

@@ -17,8 +17,8 @@ from tensorboard.plugins.hparams.backend_context import Context  # type: ignore[
 
 import sb3_caps.envs  # noqa: F401 registers the grid
 from sb3_caps import CAPS, PRQL, PiecewiseLinear
-from sb3_caps.common.action_names import action_names, option_labels
-from sb3_caps.common.callbacks import (
+from sb3_caps.reuse.action_names import action_names, option_labels
+from sb3_caps.reuse.callbacks import (
     Episode,
     HyperparameterLog,
     OptionMonitor,

@@ -16,7 +16,7 @@ from sb3_caps import CAPS
 from sb3_caps.caps.acting import ActingNetwork
 from sb3_caps.caps.networks import OptionEstimates, OptionQNetwork, share
 from sb3_caps.caps.policies import CAPSPolicy
-from sb3_caps.common.type_aliases import OptionReplayBufferSamples
+from sb3_caps.replay.type_aliases import OptionReplayBufferSamples
 from tests.paper import paper
 from tests.toy_world import LEFT, LENGTH, RIGHT, Corridor, go_left, go_right
 

@@ -14,7 +14,7 @@ from stable_baselines3 import DQN
 from stable_baselines3.common.env_util import make_vec_env
 
 from sb3_caps import CAPS, as_source
-from sb3_caps.common.save_util import read_pickle, write_pickle
+from sb3_caps.files.save_util import read_pickle, write_pickle
 from sb3_caps.studies.grid.results import _restore
 from sb3_caps.studies.shared.checkpoints import Checkpoints
 from sb3_caps.studies.shared.runs import check_file, read_rows, write_json, write_rows

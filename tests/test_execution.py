@@ -9,7 +9,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 
 from sb3_caps import CAPS
-from sb3_caps.common.execution import OptionExecution
+from sb3_caps.reuse.execution import OptionExecution
 from tests.paper import paper
 from tests.toy_world import LENGTH, RIGHT, Corridor, go_left, go_right, right_then_stay
 

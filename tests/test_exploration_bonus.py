@@ -13,8 +13,8 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.utils import LinearSchedule
 
 from sb3_caps import CAPS, PiecewiseLinear
-from sb3_caps.common.buffers import OptionReplayBuffer
-from sb3_caps.common.visits import VisitCounts
+from sb3_caps.replay.buffers import OptionReplayBuffer
+from sb3_caps.replay.visits import VisitCounts
 from tests.paper import paper
 from tests.test_training import trained_a_little
 from tests.toy_world import Corridor

@@ -12,7 +12,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_caps import CAPS
 from sb3_caps.caps.exploration import OptionExploration, epsilon_greedy
-from sb3_caps.common.visits import VisitCounts
+from sb3_caps.replay.visits import VisitCounts
 from tests.paper import paper
 from tests.toy_world import LENGTH, Corridor
 

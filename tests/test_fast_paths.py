@@ -19,9 +19,9 @@ from torch import nn
 from sb3_caps import CAPS, as_source
 from sb3_caps.caps.acting import ActingNetwork
 from sb3_caps.caps.targets import option_targets
-from sb3_caps.common.batches import distinct_rows, part
-from sb3_caps.common.options import OptionSet
-from sb3_caps.common.sources.evaluate import SourceStack, architecture
+from sb3_caps.replay.batches import distinct_rows, part
+from sb3_caps.reuse.options import OptionSet
+from sb3_caps.sources.evaluate import SourceStack, architecture
 from tests.paper import paper
 from tests.toy_world import Corridor, go_right
 

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from sb3_caps.colours import option_colour
 from sb3_caps.commands import main
-from sb3_caps.common.colours import option_colour
-from sb3_caps.common.save_util import is_running
 from sb3_caps.envs.grid import GridMap
+from sb3_caps.files.save_util import is_running
 from sb3_caps.studies.grid.batches import BATCHES, METHODS, TASKS, optimum
 from sb3_caps.studies.grid.claims import claims
 from sb3_caps.studies.grid.designs import ALL, MAPS, N_TARGETS, SETTINGS, choices, targets, with_needed

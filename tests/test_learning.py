@@ -11,7 +11,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.env_util import make_vec_env
 
 from sb3_caps import CAPS
-from sb3_caps.common.evaluation import discounted_returns
+from sb3_caps.reuse.evaluation import discounted_returns
 from tests.paper import paper
 from tests.toy_world import LENGTH, RIGHT, STAY, Corridor, go_left
 

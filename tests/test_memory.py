@@ -10,7 +10,7 @@ from stable_baselines3 import DQN
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from sb3_caps import CAPS
-from sb3_caps.common.sources.evaluate import FIRST_CACHED, ObservationCache
+from sb3_caps.sources.evaluate import FIRST_CACHED, ObservationCache
 from tests.soak import TIMES
 from tests.toy_world import Corridor, go_right
 

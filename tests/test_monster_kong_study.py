@@ -18,11 +18,11 @@ import torch as th
 from stable_baselines3 import DQN
 
 from sb3_caps import CAPS, PAPER
-from sb3_caps.common.execution import OptionExecution
 from sb3_caps.envs.monster_kong.physics import ACTIONS
 from sb3_caps.envs.monster_kong.planner import plan
 from sb3_caps.envs.monster_kong.sources import optimal_policy
 from sb3_caps.envs.monster_kong.vec_env import MonsterKongVecEnv
+from sb3_caps.reuse.execution import OptionExecution
 from sb3_caps.studies.monster_kong import study
 from sb3_caps.studies.monster_kong.evaluation import ExactEvaluation, Outcome, PlayedEvaluation, paper_average
 from sb3_caps.studies.monster_kong.figures import executions_table, terminations_table

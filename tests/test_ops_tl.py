@@ -7,7 +7,7 @@ import pytest
 from stable_baselines3.common.env_util import make_vec_env
 
 from sb3_caps import OPSTL
-from sb3_caps.common.episodic import EpisodeState
+from sb3_caps.reuse.episodic import EpisodeState
 from tests.hand_walk import Walk, go_left, go_right
 
 

@@ -8,8 +8,8 @@ import yaml
 from PIL import Image
 
 from sb3_caps import CAPS, as_source
+from sb3_caps.colours import SOURCE_COLOURS
 from sb3_caps.commands.plot import Curve, draw_curves
-from sb3_caps.common.colours import SOURCE_COLOURS
 from sb3_caps.envs.grid import GridEnv, GridMap
 from sb3_caps.envs.monster_kong.env import MonsterKongEnv
 from sb3_caps.studies import demo

@@ -7,8 +7,8 @@ import pytest
 import torch as th
 from gymnasium import spaces
 
-from sb3_caps.common.buffers import OptionReplayBuffer
-from sb3_caps.common.type_aliases import OptionReplayBufferSamples
+from sb3_caps.replay.buffers import OptionReplayBuffer
+from sb3_caps.replay.type_aliases import OptionReplayBufferSamples
 
 N_ENVS = 2
 

@@ -13,7 +13,7 @@ from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_caps import OPSTL, PRQL
-from sb3_caps.common.episodic import EpisodeState
+from sb3_caps.reuse.episodic import EpisodeState
 from tests.hand_walk import LEFT, Walk, go_left, go_right
 
 ALGORITHMS = [PRQL, OPSTL]

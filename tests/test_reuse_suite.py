@@ -20,8 +20,8 @@ from stable_baselines3 import DQN
 
 from sb3_caps import CAPS
 from sb3_caps.commands import main
-from sb3_caps.common.evaluation import discounted_returns
-from sb3_caps.common.settings import settings
+from sb3_caps.reuse.evaluation import discounted_returns
+from sb3_caps.settings import settings
 from sb3_caps.studies.reuse import CONDITIONS, TASKS, Task, get_task, make_sources, register_task, study
 from sb3_caps.studies.reuse.catalogue import FAMILIES, MAPS
 from sb3_caps.studies.reuse.references import Alone, Random, mean_return

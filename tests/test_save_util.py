@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sb3_caps.common.save_util import (
+from sb3_caps.files.save_util import (
     atomic_write,
     is_running,
     partial_path,
@@ -24,7 +24,7 @@ from sb3_caps.common.save_util import (
 # Writes half of a file, says so and waits to be killed
 HALF_A_WRITER = """
 import sys, time
-from sb3_caps.common.save_util import atomic_write
+from sb3_caps.files.save_util import atomic_write
 with atomic_write(sys.argv[1]) as file:
     file.write(b"new" * 1000)
     file.flush()
@@ -34,7 +34,7 @@ with atomic_write(sys.argv[1]) as file:
 # Writes files of one letter as fast as it can
 WRITER = """
 import itertools, sys
-from sb3_caps.common.save_util import atomic_write
+from sb3_caps.files.save_util import atomic_write
 print("ready", flush=True)
 for letter in itertools.cycle(sys.argv[2].encode()):
     with atomic_write(sys.argv[1]) as file:

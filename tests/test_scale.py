@@ -11,8 +11,8 @@ from stable_baselines3.common.env_util import make_vec_env
 
 import sb3_caps  # noqa: F401, registers the environments
 from sb3_caps import CAPS
-from sb3_caps.common.scale import ReturnScale
 from sb3_caps.envs.grid import optimal_policy
+from sb3_caps.reuse.scale import ReturnScale
 from tests.toy_world import LENGTH, Corridor, go_right, right_then_stay
 
 

@@ -8,8 +8,9 @@ from stable_baselines3 import DQN
 from stable_baselines3.common.utils import LinearSchedule
 
 from sb3_caps import CAPS, PAPER, PiecewiseLinear
-from sb3_caps.common.checks import constructor_arguments
-from sb3_caps.common.settings import (
+from sb3_caps.envs.monster_kong.env import HORIZON
+from sb3_caps.reuse.checks import constructor_arguments
+from sb3_caps.settings import (
     GROUPS,
     RUN_KEYS,
     SCHEDULES,
@@ -19,7 +20,6 @@ from sb3_caps.common.settings import (
     make_schedules,
     settings,
 )
-from sb3_caps.envs.monster_kong.env import HORIZON
 from sb3_caps.studies import demo
 from sb3_caps.studies.grid_networks import study as grid_networks
 from sb3_caps.studies.monster_kong.methods import ALL_METHODS, PRESETS, arguments_of, horizon_of

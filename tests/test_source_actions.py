@@ -16,7 +16,7 @@ from stable_baselines3 import DQN
 from stable_baselines3.dqn.policies import DQNPolicy
 
 from sb3_caps import CAPS, PRQL, as_source, each
-from sb3_caps.common.options import OptionSet
+from sb3_caps.reuse.options import OptionSet
 from tests.soak import TIMES
 from tests.toy_world import LENGTH, Corridor, go_left, go_right
 

@@ -16,8 +16,8 @@ from stable_baselines3.common.vec_env import VecNormalize
 from sb3_caps import CAPS, as_source
 from sb3_caps.commands import main
 from sb3_caps.commands.sources import chosen
-from sb3_caps.common.settings import settings
 from sb3_caps.envs.physics import ChangedPhysics
+from sb3_caps.settings import settings
 from sb3_caps.studies.reuse.worlds import World
 from sb3_caps.studies.reuse.worlds.classic import Acrobot, CartPole, MountainCar
 

@@ -19,7 +19,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 from sb3_caps import CAPS, OPSTL, PRQL, as_source, each
-from sb3_caps.common.options import OptionSet
+from sb3_caps.reuse.options import OptionSet
 from tests.paper import paper
 from tests.toy_world import LENGTH, RIGHT, Corridor, MaskableCorridor, go_left, go_right, positions
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sb3_caps.caps.targets import option_targets
-from sb3_caps.common.type_aliases import OptionReplayBufferSamples
+from sb3_caps.replay.type_aliases import OptionReplayBufferSamples
 
 
 def sequences(

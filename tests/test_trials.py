@@ -8,7 +8,7 @@ from gymnasium import spaces
 
 from sb3_caps.caps.summary import UseOfOptions, summarize
 from sb3_caps.caps.trials import CHECKING, GREEDY, KEPT, LATEST, LEARNING, Trials, mean
-from sb3_caps.common.options import OptionSet
+from sb3_caps.reuse.options import OptionSet
 
 
 def episode(trials: Trials, role: int, *rewards: float, mixed: bool = False) -> bool:

@@ -8,9 +8,9 @@ import numpy as np
 from stable_baselines3.common.type_aliases import Schedule
 
 from sb3_caps.caps.exploration import DrawnDurations, OptionExploration
-from sb3_caps.common.buffers import OptionReplayBuffer
-from sb3_caps.common.checks import check_number
-from sb3_caps.common.options import OptionSet
+from sb3_caps.replay.buffers import OptionReplayBuffer
+from sb3_caps.reuse.checks import check_number
+from sb3_caps.reuse.options import OptionSet
 
 if TYPE_CHECKING:
     from sb3_caps.caps.caps import CAPS

@@ -17,10 +17,10 @@ from sb3_caps.caps.networks import OptionEstimates
 from sb3_caps.caps.policies import CAPSPolicy, CnnPolicy, MlpPolicy, MultiInputPolicy, OptionState
 from sb3_caps.caps.rollouts import OptionCollector
 from sb3_caps.caps.targets import option_targets, with_bonus
-from sb3_caps.common.batches import part
-from sb3_caps.common.buffers import OptionReplayBuffer
-from sb3_caps.common.export import export_model
-from sb3_caps.common.type_aliases import OptionReplayBufferSamples
+from sb3_caps.files.export import export_model
+from sb3_caps.replay.batches import part
+from sb3_caps.replay.buffers import OptionReplayBuffer
+from sb3_caps.replay.type_aliases import OptionReplayBufferSamples
 
 SelfCAPS = TypeVar("SelfCAPS", bound="CAPS")
 # Beside the loss of the values: β must not decide how far a step of all goes when its gradient is clipped

@@ -17,10 +17,10 @@ from torch.nn import functional as F
 from sb3_caps.caps.exploration import epsilon_greedy
 from sb3_caps.caps.networks import OptionEstimates, OptionQNetwork, share
 from sb3_caps.caps.trials import KEPT, LATEST
-from sb3_caps.common.batches import distinct_rows, with_batch_axis
-from sb3_caps.common.checks import check_n_envs
-from sb3_caps.common.execution import Execution, OptionExecution
-from sb3_caps.common.options import OptionSet
+from sb3_caps.replay.batches import distinct_rows, with_batch_axis
+from sb3_caps.reuse.checks import check_n_envs
+from sb3_caps.reuse.execution import Execution, OptionExecution
+from sb3_caps.reuse.options import OptionSet
 
 # Arguments of Adam that exclude its fused implementation, or choose it
 ADAM_VARIANTS = {"fused", "foreach", "capturable", "differentiable"}

@@ -19,12 +19,12 @@ from sb3_caps.caps.networks import OptionQNetwork
 from sb3_caps.caps.policies import CAPSPolicy
 from sb3_caps.caps.summary import ReuseSummary, UseOfOptions, summarize
 from sb3_caps.caps.trials import CHECKING, KEPT, LEARNING, Trials, greedy_share
-from sb3_caps.common.base import PolicyReuseAlgorithm
-from sb3_caps.common.buffers import OptionReplayBuffer
-from sb3_caps.common.execution import OptionExecution
-from sb3_caps.common.options import SourceStates
-from sb3_caps.common.scale import ReturnScale
-from sb3_caps.common.statistics import NOT_ON_SCREEN
+from sb3_caps.replay.buffers import OptionReplayBuffer
+from sb3_caps.reuse.base import PolicyReuseAlgorithm
+from sb3_caps.reuse.execution import OptionExecution
+from sb3_caps.reuse.options import SourceStates
+from sb3_caps.reuse.scale import ReturnScale
+from sb3_caps.reuse.statistics import NOT_ON_SCREEN
 
 CALL_AND_RETURN = OptionExecution("call-and-return")
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sb3_caps.caps.trials import KEPT, LATEST, Trials
-from sb3_caps.common.options import OptionSet
+from sb3_caps.reuse.options import OptionSet
 
 LEARNER = "learner"
 

@@ -2,7 +2,7 @@
 
 import torch as th
 
-from sb3_caps.common.type_aliases import OptionReplayBufferSamples
+from sb3_caps.replay.type_aliases import OptionReplayBufferSamples
 
 
 def with_bonus(data: OptionReplayBufferSamples, bonus: float) -> OptionReplayBufferSamples:

@@ -8,12 +8,12 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 import sb3_caps.envs  # noqa: F401 registers our environments
 from sb3_caps.caps import CAPS
-from sb3_caps.common.extras import import_string
-from sb3_caps.common.save_util import atomic_write
-from sb3_caps.common.sources import IMPORT_STRING
-from sb3_caps.common.sources.load import model_file, saved_normalizer
 from sb3_caps.explorer import page, record
 from sb3_caps.explorer.recording import camera_on
+from sb3_caps.extras import import_string
+from sb3_caps.files.save_util import atomic_write
+from sb3_caps.sources import IMPORT_STRING
+from sb3_caps.sources.load import model_file, saved_normalizer
 from sb3_caps.studies.shared.arguments import check_at_least
 
 

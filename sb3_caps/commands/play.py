@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sb3_caps.common.extras import require
 from sb3_caps.envs.monster_kong.env import HORIZON, MonsterKongEnv
 from sb3_caps.envs.monster_kong.level import GOALS
 from sb3_caps.envs.monster_kong.physics import DOWN, JUMP_UP, LEFT, NOOP, RIGHT, UP
 from sb3_caps.envs.monster_kong.sprites import PALETTE
+from sb3_caps.extras import require
 
 # One letter for each action in --actions; a number before it repeats it.
 ACTION_LETTERS = {"u": UP, "d": DOWN, "l": LEFT, "r": RIGHT, "j": JUMP_UP, "n": NOOP}

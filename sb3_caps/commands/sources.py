@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sb3_caps.common.settings import settings
+from sb3_caps.settings import settings
 
 if TYPE_CHECKING:
     # Imported where it is used: torch takes seconds, and help and list do without it
     import gymnasium as gym
 
-    from sb3_caps.common.sources import SourcePolicy
+    from sb3_caps.sources import SourcePolicy
 
 LINE = "  {:<13} {}"
 FOLDER = Path("sources")
@@ -180,7 +180,7 @@ def find_misfit(source: "SourcePolicy", env: "gym.Env[Any, Any]") -> str | None:
     import numpy as np
     from gymnasium.spaces import Discrete
 
-    from sb3_caps.common.options import OptionSet
+    from sb3_caps.reuse.options import OptionSet
 
     try:
         if not isinstance(env.action_space, Discrete):
@@ -210,7 +210,7 @@ def _make_env(env_id: str) -> "gym.Env[Any, Any]":
 
 
 def _source(given: str, log_folder: str, trust: bool) -> "SourcePolicy":
-    from sb3_caps.common.sources import IMPORT_STRING, as_source
+    from sb3_caps.sources import IMPORT_STRING, as_source
 
     if ":" in given and IMPORT_STRING.fullmatch(given) is None:
         # Only runs need rl_zoo3

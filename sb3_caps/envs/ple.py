@@ -15,8 +15,8 @@ from gymnasium import spaces
 from gymnasium.error import ResetNeeded
 from gymnasium.wrappers import FrameStackObservation, TransformObservation
 
-from sb3_caps.common.extras import require
 from sb3_caps.envs.resizing import resize_area
+from sb3_caps.extras import require
 
 GAMES = (
     "Catcher",

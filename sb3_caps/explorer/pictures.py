@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sb3_caps.common.extras import require
+from sb3_caps.extras import require
 
 # Wider pictures are made smaller: a page has room for no more
 MAX_SIZE = 640

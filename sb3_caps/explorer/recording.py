@@ -7,11 +7,11 @@ import numpy as np
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecEnvWrapper
 
 from sb3_caps.caps import CAPS
-from sb3_caps.common.action_names import action_names, option_labels
-from sb3_caps.common.callbacks import Episode, run_episode
-from sb3_caps.common.colours import option_colour
+from sb3_caps.colours import option_colour
 from sb3_caps.envs.grid import GridMap
 from sb3_caps.explorer.pictures import Pictures
+from sb3_caps.reuse.action_names import action_names, option_labels
+from sb3_caps.reuse.callbacks import Episode, run_episode
 from sb3_caps.studies.shared.options import option_table, simplest_options
 
 

@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 from stable_baselines3.common.type_aliases import MaybeCallback
 
-from sb3_caps.common.guided import GuidedReuseAlgorithm
+from sb3_caps.reuse.guided import GuidedReuseAlgorithm
 
 SelfJumpStart = TypeVar("SelfJumpStart", bound="JumpStart")
 

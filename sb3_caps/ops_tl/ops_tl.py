@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 import numpy as np
 from stable_baselines3.common.type_aliases import MaybeCallback
 
-from sb3_caps.common.episodic import EpisodicReuseAlgorithm
+from sb3_caps.reuse.episodic import EpisodicReuseAlgorithm
 
 SelfOPSTL = TypeVar("SelfOPSTL", bound="OPSTL")
 

@@ -14,8 +14,8 @@ from stable_baselines3.common.type_aliases import (
 )
 from torch.nn import functional as F
 
-from sb3_caps.common.episodic import EpisodeState
-from sb3_caps.common.guided import GuidedReuseAlgorithm
+from sb3_caps.reuse.episodic import EpisodeState
+from sb3_caps.reuse.guided import GuidedReuseAlgorithm
 
 SelfQDagger = TypeVar("SelfQDagger", bound="QDagger")
 

@@ -12,9 +12,9 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
 from sb3_caps.caps import CAPS
-from sb3_caps.common.settings import algorithm_arguments, settings
 from sb3_caps.envs.grid import PAPER_TASKS, GridEnv, GridMap, plan
 from sb3_caps.envs.grid.planner import evaluator
+from sb3_caps.settings import algorithm_arguments, settings
 from sb3_caps.studies.grid.drawing import draw_options, draw_termination
 from sb3_caps.studies.grid_networks.study import SOURCES, TASKS, grid_sources
 from sb3_caps.studies.shared.arguments import check_at_least

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from sb3_caps.common.execution import OptionExecution
 from sb3_caps.envs.grid.batched import BatchedGrid, GridTask
 from sb3_caps.envs.grid.dynamics import NOISE
+from sb3_caps.reuse.execution import OptionExecution
 from sb3_caps.tabular.base import GAMMA, Greedy
 
 

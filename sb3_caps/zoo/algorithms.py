@@ -5,7 +5,7 @@ from typing import Any
 from stable_baselines3.common.base_class import BaseAlgorithm
 
 from sb3_caps import CAPS, OPSTL, PRQL, JumpStart, QDagger
-from sb3_caps.common.extras import require
+from sb3_caps.extras import require
 
 zoo_utils = require("rl_zoo3.utils", "zoo")
 hyperparams_opt = require("rl_zoo3.hyperparams_opt", "zoo")

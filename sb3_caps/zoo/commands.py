@@ -11,7 +11,7 @@ from typing import Any
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_caps.common.extras import require
+from sb3_caps.extras import require
 from sb3_caps.zoo import ALGORITHMS, register
 from sb3_caps.zoo.manager import PolicyReuseManager
 

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sb3_caps.common.extras import import_string, require
-from sb3_caps.common.settings import config_file, entries, settings
-from sb3_caps.common.sources import SourcePolicy, as_source
+from sb3_caps.extras import import_string, require
+from sb3_caps.settings import config_file, entries, settings
+from sb3_caps.sources import SourcePolicy, as_source
 
 zoo_utils = require("rl_zoo3.utils", "zoo")
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_caps.common.source_features import SourceFeatures, VecSourceFeatures
+from sb3_caps.sources.features import SourceFeatures, VecSourceFeatures
 
 FILE = "source_features.pkl"
 # What rl_zoo3 calls to wrap the environments of a saved run

@@ -8,11 +8,11 @@ from typing import Any
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_caps.common.callbacks import HyperparameterLog, OptionMonitor
-from sb3_caps.common.checks import constructor_arguments
-from sb3_caps.common.extras import require
-from sb3_caps.common.settings import GROUPS, SCHEDULES, entries, make_schedules
-from sb3_caps.common.source_features import SourceFeatures
+from sb3_caps.extras import require
+from sb3_caps.reuse.callbacks import HyperparameterLog, OptionMonitor
+from sb3_caps.reuse.checks import constructor_arguments
+from sb3_caps.settings import GROUPS, SCHEDULES, entries, make_schedules
+from sb3_caps.sources.features import SourceFeatures
 from sb3_caps.zoo.algorithms import ALGORITHMS
 from sb3_caps.zoo.configs import find_config, find_source, imported, make_source
 from sb3_caps.zoo.features import FILE, FeatureSettings, with_features

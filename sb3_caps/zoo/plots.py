@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sb3_caps.common.extras import require
+from sb3_caps.extras import require
 from sb3_caps.zoo.commands import replaced, run_zoo
 
 # Options of rl_zoo3's plots that name environments

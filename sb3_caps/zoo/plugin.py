@@ -3,7 +3,7 @@
 (``python -m rl_zoo3.train --algo caps``) then have our algorithms, environments, settings and source policies.
 """
 
-from sb3_caps.common.extras import require
+from sb3_caps.extras import require
 from sb3_caps.zoo.algorithms import register
 
 register()

@@ -7,10 +7,10 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.error import ResetNeeded
 
-from sb3_caps.common.extras import require
 from sb3_caps.envs.grid.drawing import draw_agent, draw_map
 from sb3_caps.envs.grid.dynamics import ACTIONS, HORIZON, NOISE, check_noise, inside, move
 from sb3_caps.envs.grid.maps import Goal, GridMap
+from sb3_caps.extras import require
 
 
 class GridEnv(gym.Env[np.int64, np.int64]):

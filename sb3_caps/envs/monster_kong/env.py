@@ -8,13 +8,13 @@ import numpy.typing as npt
 from gymnasium import spaces
 from gymnasium.error import ResetNeeded
 
-from sb3_caps.common.extras import require
 from sb3_caps.envs.monster_kong.drawing import painter
 from sb3_caps.envs.monster_kong.level import Setting, load_level
 from sb3_caps.envs.monster_kong.observations import observer
 from sb3_caps.envs.monster_kong.physics import ACTIONS
 from sb3_caps.envs.monster_kong.planner import plan
 from sb3_caps.envs.monster_kong.status import draw_status
+from sb3_caps.extras import require
 
 HORIZON = 1200
 RENDER_FPS = 30

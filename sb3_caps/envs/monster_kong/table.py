@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from sb3_caps.common.save_util import atomic_write
 from sb3_caps.envs.monster_kong import physics
 from sb3_caps.envs.monster_kong.level import GOALS, Level, Setting, load_level
 from sb3_caps.envs.monster_kong.physics import ACTIONS, MAX_FALL, TILE, WALK, Body, IntArray
+from sb3_caps.files.save_util import atomic_write
 
 # What a table is made by: part of the name of a cached one, so that one made by other rules is never read.
 MODULES = ("level.py", "physics.py", "table.py")

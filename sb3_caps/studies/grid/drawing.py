@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from sb3_caps.common.colours import PRIMITIVE_COLOUR, option_colour
-from sb3_caps.common.extras import require
+from sb3_caps.colours import PRIMITIVE_COLOUR, option_colour
 from sb3_caps.envs.grid.maps import GridMap
+from sb3_caps.extras import require
 from sb3_caps.studies.shared.plots import INK, TEXT_SIZE, TITLE_SIZE
 
 WALL, FLOOR = "#3a4052", "#fbf9f4"

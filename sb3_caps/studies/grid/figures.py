@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from sb3_caps.common.colours import SOURCE_COLOURS
+from sb3_caps.colours import SOURCE_COLOURS
 from sb3_caps.studies.grid.batches import RECOMMENDED, SOURCE_TASKS, optimum, task
 from sb3_caps.studies.grid.drawing import draw_goals, draw_map, draw_options, draw_termination
 from sb3_caps.studies.grid.metrics import Study

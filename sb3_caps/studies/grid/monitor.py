@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from sb3_caps.common.callbacks import CARD, CARD_DPI, Episode
+from sb3_caps.reuse.callbacks import CARD, CARD_DPI, Episode
 from sb3_caps.studies.grid.drawing import draw_options, draw_termination
 from sb3_caps.studies.shared.options import option_table, simplest_options
 from sb3_caps.studies.shared.plots import new_figure

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from sb3_caps.common.save_util import atomic_write, read_pickle, write_pickle
+from sb3_caps.files.save_util import atomic_write, read_pickle, write_pickle
 from sb3_caps.studies.grid.batches import Trial, task
 from sb3_caps.studies.grid.designs import ALL, with_needed
 from sb3_caps.studies.shared.runs import Run, set_aside, write_rows

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sb3_caps.common.extras import require
+from sb3_caps.extras import require
 from sb3_caps.studies.shared.statistics import CONFIDENCE, Interval
 
 HELD, UNDECIDED, FAILED = "held", "undecided", "failed"

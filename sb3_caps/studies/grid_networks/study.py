@@ -10,11 +10,11 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
 from sb3_caps.caps import CAPS
-from sb3_caps.common.save_util import atomic_write
-from sb3_caps.common.settings import algorithm_arguments, settings
-from sb3_caps.common.sources import SourcePolicy, as_source
 from sb3_caps.envs.grid import PAPER_TASKS, GridEnv, optimal_policy, plan
 from sb3_caps.envs.grid.planner import evaluator
+from sb3_caps.files.save_util import atomic_write
+from sb3_caps.settings import algorithm_arguments, settings
+from sb3_caps.sources import SourcePolicy, as_source
 from sb3_caps.studies.shared.arguments import check_at_least
 from sb3_caps.studies.shared.checkpoints import Checkpoints, EpochCallback
 from sb3_caps.studies.shared.lock import locked

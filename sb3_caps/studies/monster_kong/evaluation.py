@@ -9,12 +9,12 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_caps.caps import CAPS
-from sb3_caps.common.evaluation import play
-from sb3_caps.common.execution import OptionExecution
 from sb3_caps.envs.monster_kong.env import HORIZON
 from sb3_caps.envs.monster_kong.observations import FeatureObserver, observer
 from sb3_caps.envs.monster_kong.planner import plan
 from sb3_caps.envs.monster_kong.vec_env import MonsterKongVecEnv
+from sb3_caps.reuse.evaluation import play
+from sb3_caps.reuse.execution import OptionExecution
 
 # The paper evaluates so many steps after each epoch.
 EVALUATION_STEPS = 5000

@@ -8,9 +8,9 @@ from typing import Any
 from stable_baselines3.dqn import DQN
 
 from sb3_caps import CAPS, OPSTL, PAPER, PRQL
-from sb3_caps.common.settings import algorithm_arguments, settings
 from sb3_caps.envs.monster_kong import TARGETS
 from sb3_caps.envs.monster_kong.env import HORIZON
+from sb3_caps.settings import algorithm_arguments, settings
 
 # By the names of their files in ``zoo_configs``
 ALGORITHMS: dict[str, type[DQN]] = {"caps": CAPS, "dqn": DQN, "prql": PRQL, "ops_tl": OPSTL}

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sb3_caps.caps import CAPS
-from sb3_caps.common.action_names import option_labels
-from sb3_caps.common.colours import option_colour
+from sb3_caps.colours import option_colour
 from sb3_caps.envs.monster_kong.drawing import painter
 from sb3_caps.envs.monster_kong.observations import observer
 from sb3_caps.envs.monster_kong.physics import ACTIONS, TILE, TILE_PIXELS, UNITS
 from sb3_caps.envs.monster_kong.planner import plan
 from sb3_caps.envs.monster_kong.vec_env import MonsterKongVecEnv
+from sb3_caps.reuse.action_names import option_labels
 from sb3_caps.studies.monster_kong.methods import TASKS
 from sb3_caps.studies.shared.options import option_table
 from sb3_caps.studies.shared.plots import PAGE_WIDTH, TEXT_SIZE, TITLE_SIZE, new_figure, save

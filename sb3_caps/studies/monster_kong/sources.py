@@ -9,8 +9,6 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3.dqn import DQN
 
-from sb3_caps.common.save_util import atomic_write
-from sb3_caps.common.sources import SourcePolicy, as_source
 from sb3_caps.envs.monster_kong.env import HORIZON
 from sb3_caps.envs.monster_kong.level import GOALS, load_level
 from sb3_caps.envs.monster_kong.observations import observer
@@ -18,6 +16,8 @@ from sb3_caps.envs.monster_kong.physics import ACTIONS
 from sb3_caps.envs.monster_kong.planner import UNREACHABLE, Plan, plan
 from sb3_caps.envs.monster_kong.sources import optimal_policy
 from sb3_caps.envs.monster_kong.vec_env import MonsterKongVecEnv
+from sb3_caps.files.save_util import atomic_write
+from sb3_caps.sources import SourcePolicy, as_source
 from sb3_caps.studies.shared.runs import check_file, set_aside
 
 REQUIRED_SUCCESS = 0.95

@@ -11,9 +11,9 @@ from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.dqn import DQN
 
 from sb3_caps import SourceFeatures, SourcePolicy, VecSourceFeatures
-from sb3_caps.common.save_util import atomic_write
 from sb3_caps.envs.monster_kong.observations import OBSERVATIONS
 from sb3_caps.envs.monster_kong.vec_env import MonsterKongVecEnv
+from sb3_caps.files.save_util import atomic_write
 from sb3_caps.studies.monster_kong.evaluation import ExactEvaluation, PlayedEvaluation, paper_average
 from sb3_caps.studies.monster_kong.methods import (
     ALGORITHMS,

@@ -12,8 +12,6 @@ import numpy as np
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_caps.common.extras import require
-from sb3_caps.common.sources import as_source, each
 from sb3_caps.envs.grid import Plan as GridPlan
 from sb3_caps.envs.grid import TablePolicy, plan
 from sb3_caps.envs.monster_kong.level import GOALS, Setting
@@ -21,6 +19,8 @@ from sb3_caps.envs.monster_kong.observations import FeatureObserver
 from sb3_caps.envs.monster_kong.planner import plan as kong_plan
 from sb3_caps.envs.monster_kong.sources import OptimalPolicy
 from sb3_caps.envs.monster_kong.vec_env import MonsterKongVecEnv
+from sb3_caps.extras import require
+from sb3_caps.sources import as_source, each
 from sb3_caps.studies.reuse.tasks import TUNING, EnvMaker, Task, references, register_task
 from sb3_caps.studies.reuse.worlds import BatchedVecEnv, World
 from sb3_caps.studies.reuse.worlds.classic import Acrobot, CartPole, MountainCar

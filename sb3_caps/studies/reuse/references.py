@@ -9,9 +9,9 @@ import numpy as np
 from gymnasium import spaces
 from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_caps.common.evaluation import discounted_returns
-from sb3_caps.common.settings import settings
-from sb3_caps.common.sources import SourcePolicy, SourceState
+from sb3_caps.reuse.evaluation import discounted_returns
+from sb3_caps.settings import settings
+from sb3_caps.sources import SourcePolicy, SourceState
 from sb3_caps.studies.reuse.catalogue import load_trained
 from sb3_caps.studies.reuse.sources import make_sources
 from sb3_caps.studies.reuse.tasks import REFERENCES, Task, references

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sb3_caps.common.settings import settings
+from sb3_caps.settings import settings
 from sb3_caps.studies.reuse import figures
 from sb3_caps.studies.reuse.references import source_returns
 from sb3_caps.studies.reuse.runs import get_method

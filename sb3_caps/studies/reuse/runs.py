@@ -7,8 +7,8 @@ from typing import Any
 
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
-from sb3_caps.common.evaluation import discounted_returns
-from sb3_caps.common.settings import settings
+from sb3_caps.reuse.evaluation import discounted_returns
+from sb3_caps.settings import settings
 from sb3_caps.studies.reuse.sources import make_sources
 from sb3_caps.studies.reuse.tasks import get_task
 from sb3_caps.studies.reuse.training import arguments

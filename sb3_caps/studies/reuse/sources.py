@@ -6,7 +6,7 @@ from typing import Any
 import torch as th
 from stable_baselines3.dqn.policies import DQNPolicy
 
-from sb3_caps.common.sources import SourcePolicy, as_source
+from sb3_caps.sources import SourcePolicy, as_source
 from sb3_caps.studies.reuse.tasks import Task
 
 CONDITIONS = ("helpful", "useless", "harmful", "mixed", "best", "none")

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
-from sb3_caps.common.settings import settings
+from sb3_caps.settings import settings
 from sb3_caps.studies.reuse.references import find_references, source_returns
 from sb3_caps.studies.reuse.runs import N_EVALUATIONS, TRIAL, execute, get_method
 from sb3_caps.studies.reuse.sources import CONDITIONS

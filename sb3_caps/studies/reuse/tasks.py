@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_caps.common.settings import settings
+from sb3_caps.settings import settings
 
 # The number of environments and a seed, to a vectorised environment
 EnvMaker: TypeAlias = Callable[[int, int], VecEnv]

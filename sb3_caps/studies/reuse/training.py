@@ -8,8 +8,8 @@ from typing import Any
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
-from sb3_caps.common.save_util import atomic_write
-from sb3_caps.common.settings import settings
+from sb3_caps.files.save_util import atomic_write
+from sb3_caps.settings import settings
 from sb3_caps.studies.reuse.catalogue import FAMILIES
 from sb3_caps.studies.reuse.tasks import get_task
 from sb3_caps.studies.shared.runs import Run

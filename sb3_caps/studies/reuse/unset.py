@@ -10,8 +10,8 @@ import numpy as np
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_caps.common.sources import as_source
 from sb3_caps.envs.grid import TablePolicy
+from sb3_caps.sources import as_source
 from sb3_caps.studies.reuse.tasks import UNSET, EnvMaker, Task, register_task
 from sb3_caps.studies.reuse.worlds.errands import worst_actions
 from sb3_caps.studies.reuse.worlds.minatar import MinAtar

@@ -14,7 +14,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_caps.common.save_util import (
+from sb3_caps.files.save_util import (
     atomic_write,
     partial_path,
     read_pickle,

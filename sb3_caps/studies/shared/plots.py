@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from sb3_caps.common.colours import PRIMITIVE_COLOUR, SOURCE_COLOURS
-from sb3_caps.common.extras import require
-from sb3_caps.common.save_util import atomic_write
+from sb3_caps.colours import PRIMITIVE_COLOUR, SOURCE_COLOURS
+from sb3_caps.extras import require
+from sb3_caps.files.save_util import atomic_write
 from sb3_caps.studies.shared.statistics import half_width
 from sb3_caps.studies.shared.tables import Curves
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sb3_caps.common.save_util import atomic_write
+from sb3_caps.files.save_util import atomic_write
 
 Row = dict[str, float]
 

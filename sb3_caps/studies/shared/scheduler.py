@@ -14,7 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from sb3_caps.common.extras import require
+from sb3_caps.extras import require
 from sb3_caps.studies.shared.runs import Run, set_aside, write_json, write_text
 
 Backend: TypeAlias = Literal["loky", "dask", "ray"]

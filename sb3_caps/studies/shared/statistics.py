@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from sb3_caps.common.extras import require
+from sb3_caps.extras import require
 
 CONFIDENCE = 0.95
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from sb3_caps.common.extras import require
+from sb3_caps.extras import require
 
 # Its own types do not follow a function through its decorator.
 njit: Any = require("numba", "studies").njit

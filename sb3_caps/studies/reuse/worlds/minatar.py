@@ -6,7 +6,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from sb3_caps.common.extras import require
+from sb3_caps.extras import require
 
 
 class MinAtar(gym.Env[np.ndarray, np.int64]):

@@ -11,11 +11,11 @@ from stable_baselines3.common.buffers import BaseBuffer, ReplayBuffer
 from stable_baselines3.common.type_aliases import TensorDict
 from stable_baselines3.common.vec_env import VecNormalize
 
-from sb3_caps.common.memory import available_memory
-from sb3_caps.common.observation_stores import ObservationStore, codec, detected_frame_stack, frame_axis
-from sb3_caps.common.priorities import Priorities
-from sb3_caps.common.type_aliases import OptionReplayBufferSamples
-from sb3_caps.common.visits import VisitCounts
+from sb3_caps.replay.memory import available_memory
+from sb3_caps.replay.observation_stores import ObservationStore, codec, detected_frame_stack, frame_axis
+from sb3_caps.replay.priorities import Priorities
+from sb3_caps.replay.type_aliases import OptionReplayBufferSamples
+from sb3_caps.replay.visits import VisitCounts
 
 Compression: TypeAlias = Literal["zlib", "lz4"]
 

@@ -11,9 +11,9 @@ from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 from torch import nn
 
-from sb3_caps.common.save_util import read_pickle, write_pickle
-from sb3_caps.common.sources import SourcePolicy, as_source
-from sb3_caps.common.sources.evaluate import CACHE_SIZE, NetworkStack, ObservationCache, layers_of
+from sb3_caps.files.save_util import read_pickle, write_pickle
+from sb3_caps.sources import SourcePolicy, as_source
+from sb3_caps.sources.evaluate import CACHE_SIZE, NetworkStack, ObservationCache, layers_of
 
 # Of each feature over the given observations: as wide as what networks are usually given
 DEVIATION = 0.3

@@ -11,9 +11,9 @@ from stable_baselines3.common.noise import ActionNoise
 from stable_baselines3.common.type_aliases import GymEnv, Schedule
 from stable_baselines3.dqn.policies import DQNPolicy
 
-from sb3_caps.common.base import PolicyReuseAlgorithm
-from sb3_caps.common.options import SourceStates
-from sb3_caps.common.statistics import NOT_ON_SCREEN
+from sb3_caps.reuse.base import PolicyReuseAlgorithm
+from sb3_caps.reuse.options import SourceStates
+from sb3_caps.reuse.statistics import NOT_ON_SCREEN
 
 LEARNED = "learned"
 

@@ -16,8 +16,8 @@ from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.save_util import load_from_zip_file
 from stable_baselines3.common.vec_env import VecNormalize
 
-from sb3_caps.common.extras import import_string
-from sb3_caps.common.sources.act import ActionFunction, FunctionAct, PolicyAct, SourcePolicy
+from sb3_caps.extras import import_string
+from sb3_caps.sources.act import ActionFunction, FunctionAct, PolicyAct, SourcePolicy
 
 IMPORT_STRING = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 # What rl_zoo3 calls models beside <Env>.zip
@@ -99,7 +99,7 @@ def _from_file(path: Path, strict: bool, trust: bool) -> SourcePolicy:
     :return: the source policy
     """
     # Exports are built of all that is here
-    from sb3_caps.common.export import is_export, source_from_export
+    from sb3_caps.files.export import is_export, source_from_export
 
     if is_export(path):
         return source_from_export(path)

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from sb3_caps.common.extras import require
+from sb3_caps.extras import require
 
 SCHEDULES = ("learning_rate", "exploration_schedule")
 # Groups of arguments, and what may be a schedule in them
@@ -95,7 +95,7 @@ def _made(arguments: dict[str, Any], names: Sequence[str], total_timesteps: int)
     # Settings can be read without torch
     from stable_baselines3.common.utils import LinearSchedule
 
-    from sb3_caps.common.schedules import PiecewiseLinear
+    from sb3_caps.reuse.schedules import PiecewiseLinear
 
     made: dict[str, Any] = {}
     for key in names:

@@ -9,9 +9,9 @@ import cloudpickle
 import numpy as np
 from gymnasium import spaces
 
-from sb3_caps.common.sources import ObservationNormalizer, Observations, SourcePolicy, SourceState, as_source
-from sb3_caps.common.sources.act import BATCHES
-from sb3_caps.common.sources.evaluate import SourceStack, stack_sources
+from sb3_caps.sources import ObservationNormalizer, Observations, SourcePolicy, SourceState, as_source
+from sb3_caps.sources.act import BATCHES
+from sb3_caps.sources.evaluate import SourceStack, stack_sources
 
 SourceStates: TypeAlias = tuple[SourceState, ...]
 

@@ -8,7 +8,7 @@ from gymnasium import spaces
 from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.vec_env import VecNormalize
 
-from sb3_caps.common.sources.act import ObservationNormalizer
+from sb3_caps.sources.act import ObservationNormalizer
 
 
 def is_plain(value: Any) -> bool:

@@ -16,8 +16,7 @@ from stable_baselines3.common.save_util import open_path, save_to_zip_file
 from stable_baselines3.common.torch_layers import FlattenExtractor, NatureCNN
 from stable_baselines3.common.type_aliases import TrainFreq, TrainFrequencyUnit
 
-from sb3_caps.common.checks import constructor_arguments
-from sb3_caps.common.descriptions import (
+from sb3_caps.files.descriptions import (
     build_normalizer,
     build_record,
     build_space,
@@ -26,13 +25,14 @@ from sb3_caps.common.descriptions import (
     describe_space,
     is_plain,
 )
-from sb3_caps.common.options import OptionSet
-from sb3_caps.common.save_util import atomic_write
-from sb3_caps.common.saved_models import ModelPath
-from sb3_caps.common.scale import ReturnScale
-from sb3_caps.common.sources.act import ObservationNormalizer, PolicyAct, SourcePolicy
-from sb3_caps.common.sources.evaluate import ELEMENTWISE
-from sb3_caps.common.sources.load import as_source
+from sb3_caps.files.save_util import atomic_write
+from sb3_caps.files.saved_models import ModelPath
+from sb3_caps.reuse.checks import constructor_arguments
+from sb3_caps.reuse.options import OptionSet
+from sb3_caps.reuse.scale import ReturnScale
+from sb3_caps.sources.act import ObservationNormalizer, PolicyAct, SourcePolicy
+from sb3_caps.sources.evaluate import ELEMENTWISE
+from sb3_caps.sources.load import as_source
 
 FORMAT = "sb3_caps export 6"
 POLICIES = {

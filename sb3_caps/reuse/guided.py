@@ -7,7 +7,7 @@ import numpy as np
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.noise import ActionNoise
 
-from sb3_caps.common.episodic import EpisodeState, EpisodicReuseAlgorithm
+from sb3_caps.reuse.episodic import EpisodeState, EpisodicReuseAlgorithm
 
 RANDOM = "random"
 

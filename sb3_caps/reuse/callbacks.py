@@ -12,11 +12,11 @@ from stable_baselines3.common.logger import Figure, TensorBoardOutputFormat
 from stable_baselines3.common.type_aliases import GymEnv
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize, sync_envs_normalization
 
-from sb3_caps.common.action_names import action_names, option_labels
-from sb3_caps.common.colours import option_colour
-from sb3_caps.common.extras import require
-from sb3_caps.common.options import OptionSet
-from sb3_caps.common.sources import Observations
+from sb3_caps.colours import option_colour
+from sb3_caps.extras import require
+from sb3_caps.reuse.action_names import action_names, option_labels
+from sb3_caps.reuse.options import OptionSet
+from sb3_caps.sources import Observations
 
 # A card of TensorBoard is some 310 by 240 pixels: at this size in inches letters can be read there, and more dots keep
 # them sharp when a card is made large.

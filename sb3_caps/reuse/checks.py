@@ -12,7 +12,7 @@ import numpy as np
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
-from sb3_caps.common.sources import Observations
+from sb3_caps.sources import Observations
 
 # What a replay buffer counts from its first step on, for those who need it
 COUNTS = {

@@ -15,17 +15,17 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize, VecTransposeI
 from stable_baselines3.dqn.dqn import DQN
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
-from sb3_caps.common import checks
-from sb3_caps.common.action_names import action_names, option_labels
-from sb3_caps.common.buffers import OptionReplayBuffer
-from sb3_caps.common.export import is_export, saved_from_export
-from sb3_caps.common.options import OptionSet
-from sb3_caps.common.save_util import atomic_write, read_pickle, write_pickle
-from sb3_caps.common.saved_models import check_saved_model
-from sb3_caps.common.schedules import PiecewiseLinear, schedule_over
-from sb3_caps.common.sources import ObservationNormalizer, Observations, SourcePolicy, as_source
-from sb3_caps.common.sources.load import refusal
-from sb3_caps.common.statistics import OptionStatistics
+from sb3_caps.files.export import is_export, saved_from_export
+from sb3_caps.files.save_util import atomic_write, read_pickle, write_pickle
+from sb3_caps.files.saved_models import check_saved_model
+from sb3_caps.replay.buffers import OptionReplayBuffer
+from sb3_caps.reuse import checks
+from sb3_caps.reuse.action_names import action_names, option_labels
+from sb3_caps.reuse.options import OptionSet
+from sb3_caps.reuse.schedules import PiecewiseLinear, schedule_over
+from sb3_caps.reuse.statistics import OptionStatistics
+from sb3_caps.sources import ObservationNormalizer, Observations, SourcePolicy, as_source
+from sb3_caps.sources.load import refusal
 
 SelfPolicyReuse = TypeVar("SelfPolicyReuse", bound="PolicyReuseAlgorithm")
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from sb3_caps.common.extras import require
+from sb3_caps.extras import require
 
 # Smaller items would grow by being compressed
 SMALLEST_COMPRESSED = 256

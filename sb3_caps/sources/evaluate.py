@@ -21,7 +21,7 @@ from stable_baselines3.dqn.policies import DQNPolicy
 from torch import nn
 from torch.nn import functional as F
 
-from sb3_caps.common.sources.act import SourcePolicy
+from sb3_caps.sources.act import SourcePolicy
 
 ARRAY_ACTIVATIONS: dict[type[nn.Module], Callable[[np.ndarray], np.ndarray]] = {
     nn.ReLU: lambda values: np.maximum(values, 0, out=values),
