@@ -1,6 +1,6 @@
-"""The pass of the network while acting: in NumPy where the network is small and plain, in torch otherwise."""
+"""The pass of the networks while acting: in NumPy where they are small and plain, in torch otherwise."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -12,7 +12,8 @@ from stable_baselines3.common.torch_layers import FlattenExtractor
 from stable_baselines3.common.utils import obs_as_tensor
 from torch import nn
 
-from sb3_caps.caps.networks import OptionQNetwork
+from sb3_caps.caps.networks import OptionActor, OptionQNetwork
+from sb3_caps.sources import Observations
 
 if TYPE_CHECKING:
     from sb3_caps.caps.policies import CAPSPolicy
@@ -28,22 +29,24 @@ MOST_MULTIPLICATIONS = 2**18
 
 class ActingNetwork:
     """
-    Option values and terminations for the few observations of a step.
+    Option values and terminations, and the options that the actor prefers, for the few observations of a step.
 
     For one observation, an operation of torch on a layer of 64 units takes longer to start than to compute; NumPy
-    starts sooner. It shares the memory of the network's tensors, and is made anew for each rollout. Whatever it does
+    starts sooner. It shares the memory of the networks' tensors, and is made anew for each rollout. Whatever it does
     not know (other layers or classes, hooks, images, another device) is left to torch.
 
     :param policy: what to act by
-    :param network: which network of it, ``acting_net`` if None
+    :param network: which network of it
+    :param actor: which actor of it, None for none
     """
 
-    def __init__(self, policy: "CAPSPolicy", network: OptionQNetwork | None = None) -> None:
-        self.policy, self.network, self.space = policy, network or policy.acting_net, policy.observation_space
+    def __init__(self, policy: "CAPSPolicy", network: OptionQNetwork, actor: OptionActor | None = None) -> None:
+        self.policy, self.network, self.actor, self.space = policy, network, actor, policy.observation_space
         # Up to the last hidden layer, and from there to the values and to the terminations
         self.hidden: list[Layer] | None = None
         self.values: list[Layer] = []
         self.terminations: list[Layer] = []
+        self.preferences: list[Layer] | None = None
         if self._is_plain():
             *hidden, last = map(_layer, self.network.q_net)
             self.hidden, self.values = hidden, [last]
@@ -51,34 +54,55 @@ class ActingNetwork:
                 self.terminations = [*map(_layer, self._termination_layers())]
             largest = max(layer.weight.numel() for layer in self.network.modules() if isinstance(layer, nn.Linear))
             self.most_rows = MOST_MULTIPLICATIONS // largest
+            if actor is not None and _are_plain(actor.policy_net):
+                self.preferences = [*map(_layer, actor.policy_net)]
 
-    def __call__(
-        self, observations: np.ndarray | dict[str, np.ndarray], option_actions: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def __call__(self, observations: Observations, source_actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """
         :param observations: one for each environment
-        :param option_actions: the actions of the sources, of shape (environments, sources)
+        :param source_actions: the actions of the sources, of shape (environments, sources)
         :return: option values and terminations, each of shape (environments, options)
         """
-        if self.hidden is None or isinstance(observations, dict) or len(observations) > self.most_rows:
+        if self.hidden is None or not self._takes(observations):
             with th.no_grad():
                 found = self.network(obs_as_tensor(observations, self.policy.device))
-                found = self.policy.complete(found, th.as_tensor(option_actions, device=self.policy.device))
+                found = self.policy.complete(found, th.as_tensor(source_actions, device=self.policy.device))
             return found.values.cpu().numpy(), found.terminations.cpu().numpy()
-        hidden: np.ndarray = observations.reshape(len(observations), -1)
-        # SB3 one-hot encodes a number, and that picks a row
-        hidden = hidden[:, 0] if isinstance(self.space, spaces.Discrete) else hidden.astype(np.float32)
-        hidden = _through(self.hidden, hidden)
-        values = self._complete(_through(self.values, hidden), option_actions)
+        hidden = _through(self.hidden, self._flat(observations))
+        values = self._complete(_through(self.values, hidden), source_actions)
         if self.policy.termination is not None:
             return values, np.full(values.shape, self.policy.termination, dtype=np.float32)
-        return values, sigmoid(self._complete(_through(self.terminations, hidden), option_actions))
+        return values, sigmoid(self._complete(_through(self.terminations, hidden), source_actions))
 
-    def _complete(self, outputs: np.ndarray, option_actions: np.ndarray) -> np.ndarray:
+    def option_probabilities(self, observations: Observations) -> np.ndarray:
+        """
+        :param observations: one for each environment
+        :return: how likely the actor is to follow each option, of shape (environments, options)
+        """
+        assert self.actor is not None
+        if self.preferences is None or not self._takes(observations):
+            with th.no_grad():
+                features = self.network.features(obs_as_tensor(observations, self.policy.device))
+                logits: np.ndarray = self.actor.policy_net(features).cpu().numpy()
+        else:
+            logits = _through(self.preferences, self._flat(observations))
+        weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+        return weights / weights.sum(axis=1, keepdims=True)
+
+    def _takes(self, observations: Observations) -> bool:
+        return not isinstance(observations, dict) and len(observations) <= self.most_rows
+
+    def _flat(self, observations: Observations) -> np.ndarray:
+        assert isinstance(observations, np.ndarray)
+        flat: np.ndarray = observations.reshape(len(observations), -1)
+        # SB3 one-hot encodes a number, and that picks a row
+        return flat[:, 0] if isinstance(self.space, spaces.Discrete) else flat.astype(np.float32)
+
+    def _complete(self, outputs: np.ndarray, source_actions: np.ndarray) -> np.ndarray:
         """As ``CAPSPolicy.complete`` does."""
-        n_sources = option_actions.shape[1]
+        n_sources = source_actions.shape[1]
         if self.policy.shared_values and n_sources:
-            outputs[:, :n_sources] += np.take_along_axis(outputs[:, n_sources:], option_actions, axis=1)
+            outputs[:, :n_sources] += np.take_along_axis(outputs[:, n_sources:], source_actions, axis=1)
         return outputs
 
     def _termination_layers(self) -> list[nn.Module]:
@@ -87,14 +111,13 @@ class ActingNetwork:
     def _is_plain(self) -> bool:
         """Whether this class knows all that the network does, from observations to values."""
         network = self.network
-        heads = [*network.q_net, *self._termination_layers()]
         return (
             type(network) is OptionQNetwork
             and "forward" not in vars(network)
             and type(network.features_extractor) is FlattenExtractor
             and isinstance(self.space, (spaces.Box, spaces.Discrete))
             and not is_image_space(self.space)
-            and all(type(layer) in (nn.Linear, *ACTIVATIONS) for layer in heads)
+            and _are_plain([*network.q_net, *self._termination_layers()])
             and type(network.q_net[-1]) is nn.Linear
             # A number picks a row of the first matrix, and there has to be a hidden layer for both heads to share
             and type(network.q_net[0]) is nn.Linear
@@ -102,6 +125,10 @@ class ActingNetwork:
             and not any(module._forward_hooks or module._forward_pre_hooks for module in network.modules())
             and all(parameter.is_cpu and parameter.dtype == th.float32 for parameter in network.parameters())
         )
+
+
+def _are_plain(layers: Iterable[nn.Module]) -> bool:
+    return all(type(layer) in (nn.Linear, *ACTIVATIONS) for layer in layers)
 
 
 def sigmoid(values: np.ndarray) -> np.ndarray:

@@ -1,26 +1,41 @@
 """The grouped arguments of CAPS, and what it refuses among all of them."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from stable_baselines3.common.type_aliases import Schedule
 
-from sb3_caps.caps.exploration import DrawnDurations, OptionExploration
+from sb3_caps.caps.selection import Selection
 from sb3_caps.replay.buffers import OptionReplayBuffer
 from sb3_caps.reuse.checks import check_number
-from sb3_caps.reuse.options import OptionSet
 
 if TYPE_CHECKING:
     from sb3_caps.caps.caps import CAPS
 
-Durations = Literal["drawn", "termination"]
+# How the options of an episode that explores are drawn
+Exploration = Literal["steps", "terminations"]
+# What CAPS learns images with, and SB3's DQN everything: ``CAPS(..., **DQN_DEFAULTS)``
+DQN_DEFAULTS: dict[str, Any] = {
+    "learning_rate": 1e-4,
+    "batch_size": 32,
+    "tau": 1.0,
+    "train_freq": 4,
+    "target_update_interval": 10_000,
+}
+# Of what has no pixels: more and larger steps, and a soft target, as SB3's SAC has it
+VECTOR_DEFAULTS: dict[str, Any] = {
+    "learning_rate": 1e-3,
+    "batch_size": 64,
+    "tau": 0.005,
+    "train_freq": 2,
+    "target_update_interval": 1,
+}
 # The paper to the letter: ``CAPS(..., **PAPER)``
 PAPER: dict[str, Any] = {
     "sequence_length": 1,
     "termination_kwargs": {"learning_rate": 0.00025, "regularization": 0.005, "initial": 0.5, "target": None},
-    "exploration_kwargs": {"durations": "termination"},
+    "exploration": "terminations",
     "normalize_returns": False,
     "safe": False,
     "replay_buffer_kwargs": {"prioritized_share": 0.0},
@@ -71,60 +86,43 @@ class Termination:
 
 
 @dataclass(frozen=True)
-class Exploration:
+class Actor:
     """
-    ``exploration_kwargs``: how options are chosen while learning.
+    ``actor_kwargs``: how the actor learns, a policy over options that is moved by advantages. Action gaps are tiny
+    beside values, so that whatever takes a maximum over learned values chooses by noise for a long time; standardised
+    advantages tell actions apart from the start.
 
-    :param durations: ``"drawn"``: random actions, and stretches of sources with random lengths, see
-        ``DrawnDurations``; ``"termination"``, the paper's: options run until they terminate, see ``OptionExploration``
-    :param share: Share of the episodes that have stretches of sources, at ε = 1: None for a quarter. With ``safe`` it
-        is up to twice as much where such episodes do better than others, and less where they do worse. For drawn
-        durations.
-    :param weights: How likely each option is in a random choice, in the order of ``options.names``; one number for a
-        source relative to a primitive; None for all alike. This and all that follows is for durations by termination.
-    :param temperature: Options whose values differ by less than this are chosen greedily about as often as each other
-        (a softmax), a number or a function of the remaining progress
-    :param bonus: Added to the reward of a step to an observation that was seen n times, divided by n, when learning
-        from it. A number, or a function of the remaining progress. For environments whose observations come back.
-    :param episodes: Share of the episodes in which every choice is random, however low the exploration rate
-    :param novelty: Exponent x of the count weight (1 + n)^-x of an option in a random choice, where n is how often its
-        action was taken in this observation. For environments whose observations come back.
+    :param learning_rate: of the actor and of its values of states
+    :param softness: at the start the actor takes the action of a source that is the best one for certain with the
+        remaining probability, and any action with this one: a sharp copy does not learn
+    :param interval: its own steps from one round of updates to the next
+    :param window: from how many of the latest steps it learns, of whoever did them
+    :param n_epochs: how often each of them is used in a round
+    :param batch_size: steps in each gradient step
+    :param clip_range: how far a probability may move in a round, as a share
+    :param target_kl: a round ends where the policy has moved further than this
+    :param trace: λ of the advantages
+    :param max_grad_norm: The maximum value for the gradient clipping
     """
 
-    durations: Durations = "drawn"
-    share: float | None = None
-    weights: float | Sequence[float] | None = None
-    temperature: float | Schedule = 0.0
-    bonus: float | Schedule = 0.0
-    episodes: float = 0.0
-    novelty: float = 0.0
+    learning_rate: float = 7e-4
+    softness: float = 0.7
+    interval: int = 512
+    window: int = 2048
+    n_epochs: int = 4
+    batch_size: int = 64
+    clip_range: float = 0.2
+    target_kl: float = 0.03
+    trace: float = 0.95
+    max_grad_norm: float = 0.5
 
     def __post_init__(self) -> None:
-        if self.durations not in get_args(Durations):
-            raise ValueError(f"exploration_kwargs['durations'] must be one of {get_args(Durations)}.")
-        if self.durations == "termination" and self.share is not None:
-            raise ValueError("share in exploration_kwargs is for drawn durations: leave it out.")
-        for name, value in (("share", 0.25 if self.share is None else self.share), ("episodes", self.episodes)):
-            check_number(f"exploration_kwargs[{name!r}]", value, at_least=0.0, at_most=1.0)
-        for name in ("temperature", "bonus", "novelty"):
-            value = getattr(self, name)
-            if name == "novelty" or not callable(value):
-                check_number(f"exploration_kwargs[{name!r}]", value, at_least=0.0)
-        given = [name for name in ("temperature", "bonus", "episodes", "novelty") if getattr(self, name) != 0.0]
-        if self.weights is not None:
-            given = ["weights", *given]
-        if self.durations == "drawn" and given:
-            raise ValueError(f"{', '.join(given)} in exploration_kwargs needs 'durations': 'termination' beside it.")
-
-    def make(self, options: OptionSet) -> DrawnDurations | OptionExploration:
-        """
-        :param options: all options of a run
-        :return: what chooses among them
-        """
-        if self.durations == "drawn":
-            share = 0.25 if self.share is None else self.share
-            return DrawnDurations(options.n_sources, options.n_actions, share)
-        return OptionExploration(options.normalized(self.weights), self.episodes, self.novelty)
+        for name in ("learning_rate", "target_kl", "max_grad_norm"):
+            check_number(f"actor_kwargs[{name!r}]", getattr(self, name), at_least=0.0)
+        for name in ("softness", "clip_range", "trace"):
+            check_number(f"actor_kwargs[{name!r}]", getattr(self, name), at_least=0.0, at_most=1.0)
+        for name in ("interval", "window", "n_epochs", "batch_size"):
+            check_number(f"actor_kwargs[{name!r}]", getattr(self, name), at_least=1)
 
 
 def check_arguments(model: "CAPS") -> None:
@@ -144,9 +142,18 @@ def check_arguments(model: "CAPS") -> None:
         )
     if not issubclass(model.replay_buffer_class or OptionReplayBuffer, OptionReplayBuffer):
         raise ValueError(f"replay_buffer_class must be an OptionReplayBuffer, not {model.replay_buffer_class}.")
-    for name, group in (("termination_kwargs", Termination), ("exploration_kwargs", Exploration)):
+    for name, group in (
+        ("termination_kwargs", Termination),
+        ("actor_kwargs", Actor),
+        ("selection_kwargs", Selection),
+    ):
         given, known = getattr(model, name), list(group.__dataclass_fields__)
         if not isinstance(given, dict) or given.keys() - set(known):
             raise ValueError(f"{name} must be a dict with some of {', '.join(known)}, not {given!r}.")
+    if model.exploration not in get_args(Exploration):
+        raise ValueError(f"exploration must be one of {get_args(Exploration)}, not {model.exploration!r}.")
+    for name in ("safe", "normalize_returns"):
+        if not isinstance(getattr(model, name), bool):
+            raise ValueError(f"{name} must be True or False, not {getattr(model, name)!r}.")
     if model.termination is not None and model.termination_kwargs.get("target") is not None:
         raise ValueError("Pass termination, which fixes β everywhere, or termination_kwargs['target'], not both.")

@@ -1,30 +1,36 @@
 """Context-Aware Policy Reuse."""
 
 import pathlib
-import warnings
 from collections.abc import Sequence
 from typing import Any, ClassVar, TypeVar
 
+import gymnasium as gym
 import numpy as np
 import torch as th
+from gymnasium import spaces
 from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
 from stable_baselines3.common.utils import get_parameters_by_name, polyak_update
-from torch.nn import functional as F
 
-from sb3_caps.caps.arguments import Exploration, Termination, check_arguments
+from sb3_caps.caps.arguments import DQN_DEFAULTS, VECTOR_DEFAULTS, Actor, Termination, check_arguments
+from sb3_caps.caps.collector import OptionCollector
+from sb3_caps.caps.losses import action_log_probs, actor_loss, option_loss, option_targets, termination_loss, vtrace
 from sb3_caps.caps.networks import OptionEstimates
 from sb3_caps.caps.policies import CAPSPolicy, CnnPolicy, MlpPolicy, MultiInputPolicy, OptionState
-from sb3_caps.caps.rollouts import OptionCollector
-from sb3_caps.caps.targets import option_targets, with_bonus
+from sb3_caps.caps.selection import CAPSSelector, Selection
+from sb3_caps.caps.summary import ReuseSummary, summarize
 from sb3_caps.files.export import export_model
 from sb3_caps.replay.batches import part
 from sb3_caps.replay.buffers import OptionReplayBuffer
 from sb3_caps.replay.type_aliases import OptionReplayBufferSamples
+from sb3_caps.reuse.statistics import NOT_ON_SCREEN
 
 SelfCAPS = TypeVar("SelfCAPS", bound="CAPS")
 # Beside the loss of the values: β must not decide how far a step of all goes when its gradient is clipped
 TERMINATION_WEIGHT = 0.1
+# Rounds of updates that the values of states get before the actor moves
+VALUE_ROUNDS = 3
 
 
 class CAPS(OptionCollector):
@@ -35,9 +41,11 @@ class CAPS(OptionCollector):
     and one primitive option for each action, with learned terminations.
 
     Paper: Li, Gu, Zhu and Zhang: Context-Aware Policy Reuse, AAMAS 2019, https://arxiv.org/abs/1806.03793
-    It builds on SB3's DQN, an off-policy algorithm, and shares with it what the two have in common, defaults included.
-    The defaults of what is new are ours: ``CAPS(policy, env, source_policies=[...])`` is what we recommend for any
-    task. ``CAPS(policy, env, source_policies=[...], **PAPER)`` is the paper.
+    It builds on SB3's DQN, an off-policy algorithm. Beside the values of options it learns an actor, a policy over the
+    same options that is moved by advantages; whole episodes tell which of sources, actor and values to act by.
+    ``CAPS(policy, env, source_policies=[...])`` is what we recommend for any task.
+    ``CAPS(policy, env, source_policies=[...], **PAPER)`` is the paper. Where None is the default, images are learned as
+    by DQN (``DQN_DEFAULTS``), all else faster and with a soft target (``VECTOR_DEFAULTS``).
 
     :param policy: The policy model to use (MlpPolicy, CnnPolicy, MultiInputPolicy)
     :param env: The environment to learn from (if registered in Gym, can be str)
@@ -76,11 +84,14 @@ class CAPS(OptionCollector):
         along a sequence for as long as an option agrees with the actions taken.
     :param exploration_schedule: The exploration rate as a function of the remaining progress,
         in place of the three ``exploration_*`` numbers
-    :param exploration_kwargs: How options are chosen while learning, see ``Exploration``
+    :param exploration: How the values of options explore: ``"steps"`` draws actions, ``"terminations"``, the paper's,
+        draws options that run until they terminate
+    :param actor_kwargs: How the actor learns, see ``Actor``
+    :param selection_kwargs: How episodes are given to sources and learners, see ``Selection``
     :param normalize_returns: Whether to learn in units of the largest return seen, so that nothing depends on the
         scale of the rewards
-    :param safe: Whether to try the sources and the learner in whole episodes of training, and to act by whatever was
-        best: the learner, the learner as it was at its best, or a source
+    :param safe: Whether whole episodes of training tell what to act by: a source, the actor or the values of options,
+        these as they are or as they were at their best. Without, the values of options explore and act, as in the paper
     :param _init_setup_model: Whether or not to build the network at the creation of the instance
     """
 
@@ -94,19 +105,19 @@ class CAPS(OptionCollector):
         self,
         policy: str | type[CAPSPolicy],
         env: GymEnv | str,
-        learning_rate: float | Schedule = 1e-4,
+        learning_rate: float | Schedule | None = None,
         buffer_size: int = 1_000_000,  # 1e6
         learning_starts: int = 100,
-        batch_size: int = 32,
-        tau: float = 1.0,
+        batch_size: int | None = None,
+        tau: float | None = None,
         gamma: float = 0.99,
-        train_freq: int | tuple[int, str] = 4,
+        train_freq: int | tuple[int, str] | None = None,
         gradient_steps: int = 1,
         replay_buffer_class: type[OptionReplayBuffer] | None = None,
         replay_buffer_kwargs: dict[str, Any] | None = None,
         optimize_memory_usage: bool = False,
         n_steps: int = 1,
-        target_update_interval: int = 10000,
+        target_update_interval: int | None = None,
         exploration_fraction: float = 0.1,
         exploration_initial_eps: float = 1.0,
         exploration_final_eps: float = 0.05,
@@ -122,27 +133,34 @@ class CAPS(OptionCollector):
         termination_kwargs: dict[str, Any] | None = None,
         sequence_length: int = 8,
         exploration_schedule: Schedule | None = None,
-        exploration_kwargs: dict[str, Any] | None = None,
+        exploration: str = "steps",
+        actor_kwargs: dict[str, Any] | None = None,
+        selection_kwargs: dict[str, Any] | None = None,
         normalize_returns: bool = True,
         safe: bool = True,
         _init_setup_model: bool = True,
     ) -> None:
+        defaults = DQN_DEFAULTS if _has_images(env) else VECTOR_DEFAULTS
+
+        def given(name: str, value: Any) -> Any:
+            return defaults[name] if value is None else value
+
         super().__init__(
             policy,
             env,
-            learning_rate,
+            given("learning_rate", learning_rate),
             buffer_size,
             learning_starts,
-            batch_size,
-            tau,
+            given("batch_size", batch_size),
+            given("tau", tau),
             gamma,
-            train_freq,
+            given("train_freq", train_freq),
             gradient_steps,
             replay_buffer_class or OptionReplayBuffer,
             replay_buffer_kwargs,
             optimize_memory_usage,
             n_steps,
-            target_update_interval,
+            given("target_update_interval", target_update_interval),
             exploration_fraction,
             exploration_initial_eps,
             exploration_final_eps,
@@ -159,7 +177,9 @@ class CAPS(OptionCollector):
         self.termination = termination
         self.termination_kwargs = termination_kwargs or {}
         self.sequence_length = sequence_length
-        self.exploration_kwargs = exploration_kwargs or {}
+        self.exploration = exploration
+        self.actor_kwargs = actor_kwargs or {}
+        self.selection_kwargs = selection_kwargs or {}
         self.normalize_returns = normalize_returns
         self.safe = safe
 
@@ -173,6 +193,8 @@ class CAPS(OptionCollector):
             "initial_termination": self._termination.initial,
             "termination_learning_rate": self._termination.learning_rate,
             "margin": self._termination.regularization,
+            "gate": self.gate,
+            "actor_learning_rate": self._actor.learning_rate if self.safe and self._selection.actor else None,
         }
 
     def _buffer_arguments(self) -> dict[str, Any]:
@@ -180,32 +202,29 @@ class CAPS(OptionCollector):
             "n_sources": self.options.n_sources,
             "sequence_length": self.sequence_length,
             "prioritized_share": (self.replay_buffer_kwargs or {}).get("prioritized_share", 0.5),
-            "count_visits": self._exploration_settings.bonus != 0,
-            "count_actions": self._exploration_settings.novelty != 0,
         }
 
     def _check_arguments(self) -> None:
         check_arguments(self)
         self._termination = Termination(**self.termination_kwargs)
-        self._exploration_settings = Exploration(**self.exploration_kwargs)
+        self._actor = Actor(**self.actor_kwargs)
+        self._selection = Selection(**self.selection_kwargs)
         online = self.termination is None and self._termination.learning_rate is not None
         self._online_termination = self._termination.regularization if online else None
 
     def _scheduled(self) -> dict[str, Any]:
         target = self._termination.target
-        return {
-            "target_termination": 1.0 if target is None or isinstance(target, tuple) else target,
-            "exploration_temperature": self._exploration_settings.temperature,
-            "exploration_bonus": self._exploration_settings.bonus,
-        }
+        return {"target_termination": 1.0 if target is None or isinstance(target, tuple) else target}
 
-    def _setup_model(self) -> None:
-        super()._setup_model()
-        exploration = self._exploration_settings.make(self.options)
-        before = vars(self).get("_exploration")
-        if type(before) is type(exploration):
-            exploration.resume(before)
-        self._exploration = exploration
+    def _create_aliases(self) -> None:
+        super()._create_aliases()
+        average = self.policy.q_net_average
+        # Listed once: to walk through modules takes a tenth of a step
+        self._trained_parameters = list(self.q_net.parameters())
+        self._average_parameters: list[th.nn.Parameter] = [] if average is None else list(average.parameters())
+
+    def _excluded_save_params(self) -> list[str]:
+        return [*super()._excluded_save_params(), "_trained_parameters", "_average_parameters"]
 
     def train(self, gradient_steps: int, batch_size: int = 100) -> None:
         # Switch to train mode (this affects batch norm / dropout)
@@ -213,90 +232,96 @@ class CAPS(OptionCollector):
         # Update learning rate according to schedule
         self._update_learning_rate(self.policy.optimizer)
 
-        losses, parameters = [], list(self.q_net.parameters())
+        losses = []
         for _ in range(gradient_steps):
-            replay_data = self.replay_buffer.sample(batch_size, env=self._vec_normalize_env)
-            loss = self._compute_loss(replay_data)
+            replay_data = self._sample(batch_size)
+            estimates, targets = self._estimates_and_targets(replay_data)
+            loss = self._compute_loss(replay_data, estimates, targets)
             losses.append(loss.item())
 
             # Optimize the policy
             self.policy.optimizer.zero_grad()
             loss.backward()
             # Clip gradient norm
-            th.nn.utils.clip_grad_norm_(parameters, self.max_grad_norm)
+            th.nn.utils.clip_grad_norm_(self._trained_parameters, self.max_grad_norm)
             self.policy.optimizer.step()
+
+            taken = (replay_data.actions + self.options.n_sources)[..., None]
+            errors = (targets - estimates.values.detach()).gather(2, taken)[..., 0].abs()
+            self.replay_buffer.update_priorities(replay_data, errors.cpu().numpy())
 
         # Increase update counter
         self._n_updates += gradient_steps
         self._update_average(gradient_steps)
+        if self._actor_steps >= self._actor.interval:
+            self._actor_steps = 0
+            self._train_actor()
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
         self.logger.record("train/loss", np.mean(losses))
 
+    def _sample(self, batch_size: int) -> OptionReplayBufferSamples:
+        """
+        :param batch_size: in steps
+        :return: sequences, with rewards in the unit of returns, and without what is no option any more
+        """
+        replay_data = self.replay_buffer.sample(batch_size, env=self._vec_normalize_env)
+        if self.normalize_returns and self._scale is not None:
+            replay_data = replay_data._replace(rewards=self._scale.normalize(replay_data.rewards))
+        if self.gate.disabled:
+            replay_data = replay_data._replace(learned=replay_data.learned & ~self.policy.disabled())
+        return replay_data
+
     def _update_average(self, gradient_steps: int) -> None:
         """
-        Let the running average follow the network: a plain mean at first, so that the start is soon forgotten. While it
-        is checked whether to act by it in the end, it stays as it is.
+        Let the running average follow the network: a plain mean at first, so that the start is soon forgotten.
         """
         average = self.policy.q_net_average
-        if average is None or gradient_steps == 0 or (self._trials is not None and self._trials.checking):
+        if average is None or gradient_steps == 0:
             return
         assert self.policy.averaging is not None
         share = max(1.0 - (1.0 - self.policy.averaging) ** gradient_steps, gradient_steps / self._n_updates)
-        polyak_update(self.q_net.parameters(), average.parameters(), share)
+        polyak_update(self._trained_parameters, self._average_parameters, share)
         # The statistics of batch normalization are averages already, as DQN treats them too
         polyak_update(self.batch_norm_stats, get_parameters_by_name(average, ["running_"]), 1.0)
 
-    def _compute_loss(self, replay_data: OptionReplayBufferSamples) -> th.Tensor:
+    def _compute_loss(
+        self, replay_data: OptionReplayBufferSamples, estimates: OptionEstimates, targets: th.Tensor
+    ) -> th.Tensor:
         """
         The loss of option values and terminations. Override it for another one.
 
-        :param replay_data: sequences
-        :return: Huber's loss (less sensitive to outliers) of every option that agreed with the action taken, in the
-            mean over the steps, and that of the terminations
+        :param replay_data: sequences, with the mask of what is to be learned
+        :param estimates: what the network says, of shape (length, sequences, options)
+        :param targets: what the values should be, of the same shape
+        :return: Huber's loss of every option that agreed with the action taken, in the mean over the steps, and that of
+            the terminations
         """
-        estimates, targets = self._estimates_and_targets(replay_data)
-        losses = F.smooth_l1_loss(estimates.values, targets, reduction="none")
-        learned = replay_data.agreements & replay_data.mask[..., None] & ~self.policy.given_up()
-        loss = (losses * learned).sum() / replay_data.mask.sum()
-        return loss + self._termination_loss(estimates, replay_data)
+        loss = option_loss(estimates.values, targets, replay_data.learned, replay_data.mask.sum())
+        return loss + self._termination_loss(replay_data, estimates)
 
     def _termination_loss(
-        self, estimates: OptionEstimates, replay_data: OptionReplayBufferSamples
+        self, replay_data: OptionReplayBufferSamples, estimates: OptionEstimates
     ) -> th.Tensor | float:
         """
-        β of every option in every state: the probability that the action it takes there is not the best one.
-        It is the sign of the advantage of Equation 2, for one action: whether going on for longer would be worth it is
-        left to the option values, and whether to explore by the option to ``exploration_kwargs``.
-
-        :param estimates: of shape (length, sequences, options)
         :param replay_data: sequences
-        :return: the cross-entropy in the mean over the steps, 0 where β is fixed or learned online
+        :param estimates: of shape (length, sequences, options)
+        :return: the loss of β, 0 where it is fixed or learned online
         """
         if self.termination is not None or self._online_termination is not None:
             return 0.0
-        mask, n_sources = replay_data.mask, self.options.n_sources
-        sources = replay_data.option_actions[: mask.numel()].reshape(*mask.shape, n_sources)
-        primitives = th.arange(self.options.n_actions, device=mask.device).expand(*mask.shape, -1)
-        actions = th.cat([sources.clamp(min=0), primitives], dim=2)
-        # That of an action is the value of the best option that takes it
-        values = estimates.values.detach().masked_fill(self.policy.given_up(), -th.inf)
-        values[..., :n_sources].masked_fill_(sources < 0, -th.inf)
-        best = th.full_like(values[..., n_sources:], -th.inf).scatter_reduce(2, actions, values, "amax")
-        worse = (best < best.max(dim=-1, keepdim=True).values).gather(2, actions)
-        logits = estimates.termination_logits
-        losses = F.binary_cross_entropy_with_logits(logits, worse.to(logits.dtype), reduction="none")
-        return TERMINATION_WEIGHT * (losses * mask[..., None]).sum() / mask.sum()
+        mask = replay_data.mask
+        sources = replay_data.option_actions[: mask.numel()].reshape(*mask.shape, self.options.n_sources)
+        return TERMINATION_WEIGHT * termination_loss(
+            estimates.termination_logits, estimates.values, sources, self.policy.disabled(), mask
+        )
 
     def _estimates_and_targets(self, replay_data: OptionReplayBufferSamples) -> tuple[OptionEstimates, th.Tensor]:
         """
-        What the network says of the options, and what their values should be; the replay buffer is told the difference.
+        What the network says of the options, and what their values should be.
 
         :param replay_data: sequences
         :return: the estimates and the targets of Q_O(s, ·), all of shape (length, sequences, options)
         """
-        if self.normalize_returns and self._scale is not None:
-            replay_data = replay_data._replace(rewards=self._scale.normalize(replay_data.rewards))
-        replay_data = with_bonus(replay_data, self._now("exploration_bonus"))
         length, n_sequences = replay_data.mask.shape
         shape = (length, n_sequences, len(self.options))
         observations, option_actions = replay_data.observations, replay_data.option_actions
@@ -317,9 +342,6 @@ class CAPS(OptionCollector):
                 next_values=target_values.reshape(shape),
                 next_terminations=next_beta.reshape(shape),
             )
-            taken = (replay_data.actions + self.options.n_sources)[..., None]
-            errors = (targets - values[:steps].reshape(shape)).gather(2, taken)[..., 0].abs()
-            self.replay_buffer.update_priorities(replay_data, errors.cpu().numpy())
         return OptionEstimates(values[:steps].reshape(shape), logits[:steps].reshape(shape)), targets
 
     def _target_terminations(self, logits: th.Tensor) -> th.Tensor:
@@ -330,10 +352,80 @@ class CAPS(OptionCollector):
         target = self._termination.target
         if target is None or self.termination is not None:
             return th.sigmoid(logits)
-        sources, primitives = target if isinstance(target, tuple) else (self._now("target_termination"),) * 2
+        both = target if isinstance(target, tuple) else (self._scheduled_value("target_termination"),) * 2
+        sources, primitives = both
         found = th.full_like(logits, primitives)
         found[:, : self.options.n_sources] = sources
         return found
+
+    def _start_actor(self) -> None:
+        """
+        Let the actor begin as a soft copy of what the survey says is best: of each source as far as it may be the best.
+        """
+        super()._start_actor()
+        actor = self.policy.actor
+        assert actor is not None
+        assert isinstance(self.selector, CAPSSelector)
+        n_sources, n_actions = self.options.n_sources, self.options.n_actions
+        weights = np.full(n_sources + n_actions, 1e-3)
+        weights[:n_sources] += (1.0 - self._actor.softness) * self.selector.source_chances()[:-1]
+        weights[n_sources:] = (1.0 - weights[:n_sources].sum()) / n_actions
+        actor.start_from(weights)
+        # The values come first: advantages of an untrained network are noise
+        for _ in range(VALUE_ROUNDS):
+            self._train_actor(values_alone=True)
+
+    def _train_actor(self, values_alone: bool = False) -> None:
+        """
+        One round of updates of the actor, from the latest steps of whoever acted (PPO's objective with V-trace).
+
+        :param values_alone: whether its policy stays as it is
+        """
+        actor, settings, policy = self.policy.actor, self._actor, self.policy
+        assert actor is not None
+        assert self._scale is not None
+        data = self.replay_buffer.latest(max(settings.window // self.n_envs, 1), self._vec_normalize_env)
+        shape = data.rewards.shape
+        rewards = self._scale.normalize(data.rewards) if self.normalize_returns else data.rewards
+        with th.no_grad():
+            features = policy.q_net.features(data.observations)
+            ended = policy.q_net.features(data.ended)
+        n_steps = len(features)
+        with th.no_grad():
+            old_log_probs = action_log_probs(actor.policy_net(features), data.agreements)
+            weights = (old_log_probs - data.log_probs).exp().clamp(max=1.0)
+            values = actor.value_net(features).reshape(shape)
+            next_values = th.cat([values[1:], values[-1:]])
+            next_values[data.last_steps] = actor.value_net(ended)[:, 0]
+            targets, advantages = vtrace(
+                rewards,
+                values,
+                next_values,
+                data.dones,
+                data.last_steps,
+                weights.reshape(shape),
+                self.gamma,
+                settings.trace,
+            )
+            targets, advantages = targets.flatten(), advantages.flatten()
+            advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+        stays = values_alone
+        for _ in range(settings.n_epochs):
+            order = th.as_tensor(self.rng.permutation(n_steps), device=self.device)
+            for rows in order.split(settings.batch_size):
+                loss = (actor.value_net(features[rows])[:, 0] - targets[rows]).square().mean()
+                if not stays:
+                    log_probs = action_log_probs(actor.policy_net(features[rows]), data.agreements[rows])
+                    old = old_log_probs[rows]
+                    loss = loss + actor_loss(log_probs, old, advantages[rows], weights[rows], settings.clip_range)
+                    with th.no_grad():
+                        change = log_probs - old
+                        stays = bool((weights[rows] * (change.exp() - 1.0 - change)).mean() > settings.target_kl)
+                policy.actor_optimizer.zero_grad()
+                loss.backward()
+                th.nn.utils.clip_grad_norm_(actor.parameters(), settings.max_grad_norm)
+                policy.actor_optimizer.step()
+        self.logger.record("train/actor_value_loss", float((values.flatten() - targets).square().mean()))
 
     def predict(
         self,
@@ -369,22 +461,28 @@ class CAPS(OptionCollector):
             sources = [f"{source.name} ({source.kind})" for source in self.options.sources]
             print(f"Options: {', '.join(sources) or 'no sources'}, {self.options.n_actions} actions")
         super().learn(total_timesteps, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar)
-        if self.safe:
-            assert self._trials is not None
-            self.policy.acts_by.fill_(self._trials.acts_by(finished=True))
-            self._tell_what_was_reused()
+        if self.safe and self.verbose >= 1:
+            print(self.reuse_summary())
         return self
 
-    def _tell_what_was_reused(self) -> None:
-        summary = self.reuse_summary()
-        if self.verbose >= 1:
-            print(summary)
-        if summary.learner_is_below:
-            warnings.warn(
-                f"The learner is not known to be better than source policy '{summary.acts_by}', so that predict acts "
-                "by the source: learn for longer, or see model.reuse_summary().",
-                stacklevel=3,
-            )
+    def reuse_summary(self) -> ReuseSummary:
+        """
+        :return: what sources and learner did in training and what they are worth, as far as ``safe`` tried them
+        """
+        if self.selector is None:
+            raise ValueError("Nothing was reused yet: call learn first.")
+        return summarize(self.options, self.selector, self._use, self.gate.controller)
+
+    def dump_logs(self) -> None:
+        """
+        Write log data.
+        """
+        if isinstance(self.selector, CAPSSelector):
+            for name, rewards in self.selector.rewards.items():
+                if rewards.n:
+                    self.logger.record(f"reuse/mean_reward/{name}", rewards.mean, exclude=NOT_ON_SCREEN)
+            self.logger.record("reuse/acts_by", self.gate.controller.name)
+        super().dump_logs()
 
     def export(self, path: str | pathlib.Path) -> None:
         """
@@ -397,4 +495,12 @@ class CAPS(OptionCollector):
         export_model(self, path)
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
-        return ["policy", "policy.optimizer", "policy.termination_optimizer"], []
+        names = ["policy", "policy.optimizer", "policy.termination_optimizer"]
+        return (names if self.policy.actor is None else [*names, "policy.actor_optimizer"]), []
+
+
+def _has_images(env: GymEnv | str | None) -> bool:
+    """Whether something that the environment emits is an image; false where that is not known yet."""
+    space = gym.spec(env).make().observation_space if isinstance(env, str) else getattr(env, "observation_space", None)
+    parts = space.values() if isinstance(space, spaces.Dict) else [space]
+    return any(isinstance(each, spaces.Box) and is_image_space(each, check_channels=False) for each in parts)

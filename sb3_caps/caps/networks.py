@@ -27,7 +27,7 @@ class OptionEstimates(NamedTuple):
         return th.sigmoid(self.termination_logits)
 
 
-def share(outputs: th.Tensor, option_actions: th.Tensor) -> th.Tensor:
+def add_action_values(outputs: th.Tensor, option_actions: th.Tensor) -> th.Tensor:
     """
     Build what is said of a source on what is said of the action that it takes.
 
@@ -60,7 +60,8 @@ class OptionQNetwork(QNetwork):
     :param termination: A fixed β for all options, None to learn it
     :param initial_termination: The β to start learning from, one for each option
     :param deep_termination: Whether β has a hidden layer of its own, as wide as the last one of the values
-    :param n_shared: How many options, the first ones, have outputs that ``share`` completes: their values start at 0
+    :param n_shared: How many options, the first ones, have outputs that ``add_action_values`` completes: their values
+        start at 0
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class OptionQNetwork(QNetwork):
         with th.no_grad():
             self.termination_net.bias.copy_(th.logit(th.as_tensor(initial_termination, dtype=th.float32)))
             last.weight[:n_shared], last.bias[:n_shared] = 0.0, 0.0
-            # What `share` adds to it is that of a primitive
+            # What `add_action_values` adds to it is that of a primitive
             self.termination_net.bias[:n_shared] -= self.termination_net.bias[-1].clone()
 
     def forward(self, obs: PyTorchObs) -> OptionEstimates:  # type: ignore[override]
@@ -104,6 +105,13 @@ class OptionQNetwork(QNetwork):
         if self.n_shared and th.is_grad_enabled():
             values = th.cat([last(frozen)[:, : self.n_shared], values[:, self.n_shared :]], dim=1)
         return OptionEstimates(values, self.termination_logits(frozen))
+
+    def features(self, obs: PyTorchObs) -> th.Tensor:
+        """
+        :param obs: Observations
+        :return: what the layers of values see, for others to use as it is
+        """
+        return self.extract_features(obs, self.features_extractor).detach()
 
     def termination_logits(self, hidden: th.Tensor) -> th.Tensor:
         """
@@ -138,3 +146,47 @@ class OptionQNetwork(QNetwork):
             n_shared=self.n_shared,
         )
         return data
+
+
+class OptionActor(nn.Module):
+    """
+    A policy over options, and the values of states: what learns from advantages rather than from values of options.
+
+    It works on the features of the Q-network, and shapes none of them.
+
+    :param features_dim: number of features
+    :param n_options: number of options
+    :param net_arch: units of the hidden layers, of the policy and of the values alike
+    """
+
+    def __init__(self, features_dim: int, n_options: int, net_arch: list[int]) -> None:
+        super().__init__()
+        self.policy_net = nn.Sequential(*create_mlp(features_dim, n_options, net_arch, nn.Tanh))
+        # Normalised layers: values are fitted to few episodes, and soon to others
+        self.value_net = nn.Sequential(*create_mlp(features_dim, 1, net_arch, post_linear_modules=[nn.LayerNorm]))
+        for layer in self.policy_net:
+            if isinstance(layer, nn.Linear):
+                nn.init.orthogonal_(layer.weight, 0.01 if layer.out_features == n_options else np.sqrt(2))
+                nn.init.zeros_(layer.bias)
+
+    @th.no_grad()
+    def start_from(self, weights: np.ndarray) -> None:
+        """
+        Follow each option with the same probability in all states.
+
+        :param weights: the probabilities
+        """
+        last = self.policy_net[-1]
+        assert isinstance(last, nn.Linear)
+        nn.init.orthogonal_(last.weight, 0.01)
+        last.bias.copy_(th.as_tensor(weights, dtype=th.float32).log())
+
+    @th.no_grad()
+    def rescale(self, factor: float) -> None:
+        """
+        Express all values in another unit.
+
+        :param factor: what to multiply them with
+        """
+        for parameter in self.value_net[-1].parameters():
+            parameter.mul_(factor)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from copy import deepcopy
 from numbers import Real
-from typing import Any, ClassVar, TypeAlias, get_args
+from typing import Any, ClassVar, TypeAlias, TypeVar, get_args
 
 import numpy as np
 import torch as th
@@ -12,20 +12,23 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, Combine
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from stable_baselines3.dqn.policies import DQNPolicy
 from torch import nn
-from torch.nn import functional as F
 
-from sb3_caps.caps.exploration import epsilon_greedy
-from sb3_caps.caps.networks import OptionEstimates, OptionQNetwork, share
-from sb3_caps.caps.trials import KEPT, LATEST
+from sb3_caps.caps.acting import ActingNetwork
+from sb3_caps.caps.exploration import draw, epsilon_greedy
+from sb3_caps.caps.gate import ACTOR, BEST, SAMPLED_ACTOR, Gate
+from sb3_caps.caps.networks import OptionActor, OptionEstimates, OptionQNetwork, add_action_values
 from sb3_caps.replay.batches import distinct_rows, with_batch_axis
 from sb3_caps.reuse.checks import check_n_envs
 from sb3_caps.reuse.execution import Execution, OptionExecution
 from sb3_caps.reuse.options import OptionSet
+from sb3_caps.sources import Observations
 
 # Arguments of Adam that exclude its fused implementation, or choose it
 ADAM_VARIANTS = {"fused", "foreach", "capturable", "differentiable"}
-# The active option of each environment, and what recurrent sources remember (`SourceStates`): as wide as SB3's type
+# The active option of each environment, what recurrent sources remember (`SourceStates`), and the random numbers of the
+# episodes: as wide as SB3's type
 OptionState: TypeAlias = tuple[Any, ...]
+Network = TypeVar("Network", bound=nn.Module)
 
 
 class CAPSPolicy(DQNPolicy):
@@ -47,14 +50,14 @@ class CAPSPolicy(DQNPolicy):
         so that a source has no more to learn than what following it further adds. The paper learns them apart.
     :param averaging: How far a running average of the network follows it in each gradient step: options are executed
         by the average, which is steadier than the network. None to act by the network itself, as the paper does.
+    :param gate: What to act by, and which sources are no option
+    :param actor_learning_rate: Learning rate of the actor, None for no actor
     """
 
     # For a network of one's own, a subclass with another `forward`
     q_net_class: ClassVar[type[OptionQNetwork]] = OptionQNetwork
     q_net: OptionQNetwork
     q_net_target: OptionQNetwork
-    acts_by: th.Tensor
-    standings: th.Tensor
 
     def __init__(
         self,
@@ -70,6 +73,8 @@ class CAPSPolicy(DQNPolicy):
         margin: float = 0.0,
         shared_values: bool = True,
         averaging: float | None = 0.0025,
+        gate: Gate | None = None,
+        actor_learning_rate: float | None = None,
         **kwargs: Any,
     ) -> None:
         if "use_sde" in kwargs:
@@ -89,6 +94,8 @@ class CAPSPolicy(DQNPolicy):
         self.margin = margin
         self.shared_values = shared_values
         self.averaging = averaging
+        self.gate = gate or Gate()
+        self.actor_learning_rate = actor_learning_rate
         super().__init__(observation_space, action_space, lr_schedule, *args, **kwargs)
 
     def _build(self, lr_schedule: Schedule) -> None:
@@ -100,11 +107,15 @@ class CAPSPolicy(DQNPolicy):
             self.q_net.termination_net.parameters(), lr=self.termination_learning_rate or 0.0
         )
         self.q_net_average = None if self.averaging is None else _frozen_copy(self.q_net)
-        # The network that did best in whole episodes, and what `predict` acts by: see `Trials`
-        self.q_net_kept = _frozen_copy(self.q_net)
-        self.register_buffer("acts_by", th.tensor(LATEST))
-        # Of each source: -1 is no option any more, see `Trials`
-        self.register_buffer("standings", th.ones(self.options.n_sources, dtype=th.int8))
+        # The networks that did best in whole episodes
+        self.q_net_best = _frozen_copy(self.q_net)
+        self.actor: OptionActor | None = None
+        self.actor_best: OptionActor | None = None
+        if self.actor_learning_rate is not None:
+            features_dim = self.q_net.features_dim
+            self.actor = OptionActor(features_dim, len(self.options), self.net_arch).to(self.device)
+            self.actor_best = _frozen_copy(self.actor)
+            self.actor_optimizer = th.optim.Adam(self.actor.parameters(), lr=self.actor_learning_rate)
 
     def make_q_net(self) -> OptionQNetwork:
         """:return: a network with an output for each option"""
@@ -127,24 +138,51 @@ class CAPSPolicy(DQNPolicy):
     @property
     def execution(self) -> OptionExecution:
         """How options are executed."""
-        margins = np.where(self.standings.numpy(force=True) < 0, -np.inf, self.margin)
-        return OptionExecution(self.execution_mode, tuple(margins.tolist()))
+        disabled = self.gate.mask(self.options.source_names)
+        return OptionExecution(self.execution_mode, tuple(np.where(disabled, -np.inf, self.margin).tolist()))
 
-    def given_up(self) -> th.Tensor:
+    def disabled(self) -> th.Tensor:
         """:return: which options are none any more, of shape (options,)"""
-        return F.pad(self.standings < 0, (0, self.options.n_actions))
+        return th.as_tensor(self.gate.mask(self.options.names), device=self.device)
+
+    def keep_best(self) -> None:
+        """Keep the networks as they are now."""
+        self.q_net_best.load_state_dict(self.acting_net.state_dict())
+        if self.actor is not None and self.actor_best is not None:
+            self.actor_best.load_state_dict(self.actor.state_dict())
+
+    def acting(self, best: bool = False) -> ActingNetwork:
+        """
+        :param best: whether by the networks that did best, and not by the latest ones
+        :return: what acts for the few observations of a step
+        """
+        if best:
+            return ActingNetwork(self, self.q_net_best, self.actor_best)
+        return ActingNetwork(self, self.acting_net, self.actor)
 
     def greedy_options(self, values: th.Tensor) -> th.Tensor:
         """
         :param values: Q_O(s, o), of shape (states, options)
         :return: the option with the highest value in each state, among those that still are one
         """
-        return values.masked_fill(self.given_up(), -th.inf).argmax(dim=1)
+        return values.masked_fill(self.disabled(), -th.inf).argmax(dim=1)
 
     def networks(self) -> list[OptionQNetwork]:
         """:return: the network and all that were copied from it"""
-        networks = (self.q_net, self.q_net_target, self.q_net_average, self.q_net_kept)
+        networks = (self.q_net, self.q_net_target, self.q_net_average, self.q_net_best)
         return [network for network in networks if network is not None]
+
+    def rescale(self, factor: float) -> None:
+        """
+        Express all values in another unit.
+
+        :param factor: what to multiply them with
+        """
+        for network in self.networks():
+            network.rescale(factor)
+        for actor in (self.actor, self.actor_best):
+            if actor is not None:
+                actor.rescale(factor)
 
     def evaluate(
         self, obs: PyTorchObs, option_actions: th.Tensor, network: OptionQNetwork | None = None
@@ -175,7 +213,8 @@ class CAPSPolicy(DQNPolicy):
             return estimates
         values, logits = estimates
         return OptionEstimates(
-            share(values, option_actions), logits if self.termination is not None else share(logits, option_actions)
+            add_action_values(values, option_actions),
+            logits if self.termination is not None else add_action_values(logits, option_actions),
         )
 
     def values_and_terminations(
@@ -188,16 +227,46 @@ class CAPSPolicy(DQNPolicy):
         :return: the option values and terminations that ``predict`` acts by, each of shape (states, options)
         """
         self.set_training_mode(False)
-        network = self.q_net_kept if int(self.acts_by) == KEPT else self.acting_net
-        with th.no_grad():
-            found = network(self.obs_to_tensor(observation)[0])
-            if option_actions is None:
-                starts = np.ones(len(found.values), dtype=bool)
-                emitted = self.options.as_emitted(observation, normalized=True)
-                option_actions, _ = self.options.actions(emitted, self.options.initial_states(), starts)
-            sources = th.as_tensor(option_actions[:, : self.options.n_sources], device=self.device)
-            found = self.complete(found, sources)
-        return found.values.cpu().numpy(), found.terminations.cpu().numpy()
+        if option_actions is None:
+            starts = np.ones(_length(observation), dtype=bool)
+            emitted = self.options.as_emitted(observation, normalized=True)
+            option_actions, _ = self.options.actions(emitted, self.options.initial_states(), starts)
+        acting = self.acting(best=self.gate.controller in BEST.values())
+        return acting(self._as_learned(observation), option_actions[:, : self.options.n_sources])
+
+    def _as_learned(self, observations: Observations) -> Observations:
+        """:return: the same observations in the layout of the networks"""
+        tensors, _ = self.obs_to_tensor(observations)
+        if isinstance(tensors, dict):
+            return {key: value.numpy(force=True) for key, value in tensors.items()}
+        return tensors.numpy(force=True)
+
+    def actor_options(
+        self,
+        acting: ActingNetwork,
+        observations: Observations,
+        option_actions: np.ndarray,
+        rng: np.random.Generator | None,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """
+        Let the actor choose.
+
+        :param acting: the networks
+        :param observations: one for each environment
+        :param option_actions: what each option does there
+        :param rng: to draw options with, None for the most likely action
+        :return: the option to follow in each environment, and how likely the actor is to take its action
+        """
+        weights = acting.option_probabilities(observations)
+        agreements = option_actions[:, :, None] == option_actions[:, None, :]
+        by_action = (weights[:, None, :] * agreements).sum(axis=2)
+        if rng is None:
+            # Of the options that take the most likely action, the likeliest
+            likely = by_action >= by_action.max(axis=1, keepdims=True) * (1 - 1e-6)
+            options = np.where(likely, weights, -1.0).argmax(axis=1)
+        else:
+            options = draw(weights, rng.random(len(weights)))
+        return options, by_action[np.arange(len(options)), options]
 
     def predict(
         self,
@@ -223,33 +292,42 @@ class CAPSPolicy(DQNPolicy):
         vectorized = self.is_vectorized_observation(observation)
         batch = observation if vectorized else with_batch_axis(observation)
         emitted = self.options.as_emitted(batch, normalized=True)
-        n_envs = len(next(iter(emitted.values()))) if isinstance(emitted, dict) else len(emitted)
+        n_envs = _length(emitted)
         starts = np.zeros(n_envs, dtype=bool) if episode_start is None else np.asarray(episode_start, dtype=bool)
         check_n_envs("episode_start", starts.size, n_envs)
         if state is None:
-            state = (np.zeros(n_envs, dtype=np.int64), self.options.initial_states())
+            # Deterministic is reproducible, also where the actor or a source has to draw
+            rng = np.random.default_rng(0 if deterministic else None)
+            state = (np.zeros(n_envs, dtype=np.int64), self.options.initial_states(), rng)
             starts = np.ones(n_envs, dtype=bool)
-        active, source_states = state
+        active, source_states, rng = state
         check_n_envs("state", len(active), n_envs)
 
         actions, source_states = self.options.actions(emitted, source_states, starts, action_masks)
-        if int(self.acts_by) >= 0:
-            active = np.full(n_envs, int(self.acts_by))
+        controller = self.gate.controller
+        if controller.is_source:
+            active = np.full(n_envs, self.options.names.index(controller.name))
         else:
-            values, beta = self.values_and_terminations(batch, actions)
-            ends = self.execution.ends(values, beta, None if deterministic else np.random.random(n_envs))
-            chosen = epsilon_greedy(values, epsilon, greedy=self.execution.greedy_options(values))
-            active = self.execution.next_options(active, starts, ends, chosen)
+            acting, batch = self.acting(best=controller in BEST.values()), self._as_learned(batch)
+            if controller in (ACTOR, BEST[ACTOR]):
+                active, _ = self.actor_options(acting, batch, actions, None)
+            elif controller in (SAMPLED_ACTOR, BEST[SAMPLED_ACTOR]):
+                active, _ = self.actor_options(acting, batch, actions, rng)
+            else:
+                values, beta = acting(batch, actions[:, : self.options.n_sources])
+                ends = self.execution.ends(values, beta, None if deterministic else rng.random(n_envs))
+                chosen = epsilon_greedy(values, epsilon, rng, greedy=self.execution.greedy_options(values))
+                active = self.execution.next_options(active, starts, ends, chosen)
         taken = actions[np.arange(n_envs), active]
-        return (taken if vectorized else np.array(taken[0])), (active, source_states)
+        return (taken if vectorized else np.array(taken[0])), (active, source_states, rng)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
         """As torch's, but ``averaging`` may differ from that of the saved model: an average starts as the network."""
-        n_sources = len(state_dict.get("standings", self.standings))
-        if n_sources != self.options.n_sources:
+        n_options = len(state_dict.get("q_net.termination_net.bias", ())) or len(self.options)
+        if n_options != len(self.options):
             raise ValueError(
-                f"This is a CAPS model with {n_sources} source policies and not with {self.options.n_sources}: load it "
-                "with CAPS.load, or pass it in source_policies."
+                f"This is a CAPS model with {n_options - self.options.n_actions} source policies and not with "
+                f"{self.options.n_sources}: load it with CAPS.load, or pass it in source_policies."
             )
         own = {key: value for key, value in state_dict.items() if not key.startswith("q_net_average.")}
         if self.q_net_average is not None:
@@ -269,11 +347,17 @@ class CAPSPolicy(DQNPolicy):
             margin=self.margin,
             shared_values=self.shared_values,
             averaging=self.averaging,
+            gate=self.gate,
+            actor_learning_rate=self.actor_learning_rate,
         )
         return data
 
 
-def _frozen_copy(network: OptionQNetwork) -> OptionQNetwork:
+def _length(observations: Observations) -> int:
+    return len(next(iter(observations.values())) if isinstance(observations, dict) else observations)
+
+
+def _frozen_copy(network: Network) -> Network:
     """One that acts and is not trained: dropout and batch normalization must not go on in it."""
     return deepcopy(network).requires_grad_(False).eval()
 

@@ -1,5 +1,7 @@
 """Batches of observations, arrays or Dicts of them."""
 
+from typing import Any
+
 import numpy as np
 import torch as th
 from stable_baselines3.common.type_aliases import PyTorchObs
@@ -15,6 +17,17 @@ def part(observations: PyTorchObs, start: int, stop: int | None = None) -> PyTor
     if isinstance(observations, dict):
         return {key: value[start:stop] for key, value in observations.items()}
     return observations[start:stop]
+
+
+def rows_of(observations: Any, rows: np.ndarray) -> Any:
+    """
+    :param observations: a batch of them, an array or a Dict of arrays
+    :param rows: which ones, in their order
+    :return: these; the batch itself, not copied, where that is all
+    """
+    if isinstance(observations, dict):
+        return {key: rows_of(value, rows) for key, value in observations.items()}
+    return observations if len(rows) == len(observations) else observations[rows]
 
 
 def with_batch_axis(observation: np.ndarray | dict[str, np.ndarray]) -> np.ndarray | dict[str, np.ndarray]:

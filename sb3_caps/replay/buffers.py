@@ -14,8 +14,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 from sb3_caps.replay.memory import available_memory
 from sb3_caps.replay.observation_stores import ObservationStore, codec, detected_frame_stack, frame_axis
 from sb3_caps.replay.priorities import Priorities
-from sb3_caps.replay.type_aliases import OptionReplayBufferSamples
-from sb3_caps.replay.visits import VisitCounts
+from sb3_caps.replay.type_aliases import LatestSteps, OptionReplayBufferSamples
 
 Compression: TypeAlias = Literal["zlib", "lz4"]
 
@@ -43,14 +42,11 @@ class OptionReplayBuffer(ReplayBuffer):
     :param frame_stack: Number of frames that each observation is a stack of, the newest last: each is stored once.
         1 for no stacks, None to leave it to ``optimize_memory_usage``.
     :param compression: Compress observations without loss: ``"zlib"``, or ``"lz4"``, which is faster and an extra
-    :param count_visits: Count how often each observation was seen
-    :param count_actions: Count how often each action was taken in each observation
     """
 
     stores: dict[str | None, ObservationStore]
-    # None for a buffer that was saved before there were counts, too
-    visit_counts: VisitCounts | None = None
-    action_counts: VisitCounts | None = None
+    # What draws samples: the model's own, where it belongs to one
+    rng: np.random.Generator
     # Of the model that saved it, None for a buffer that was never saved
     option_names: list[str] | None = None
 
@@ -68,8 +64,6 @@ class OptionReplayBuffer(ReplayBuffer):
         prioritized_share: float = 0.0,
         frame_stack: int | None = None,
         compression: Compression | None = None,
-        count_visits: bool = False,
-        count_actions: bool = False,
     ) -> None:
         # Not ReplayBuffer.__init__, which would allocate its own arrays (SB3's DictReplayBuffer does the same).
         BaseBuffer.__init__(self, buffer_size, observation_space, action_space, device, n_envs)
@@ -96,6 +90,7 @@ class OptionReplayBuffer(ReplayBuffer):
         self.dones = np.zeros(rows, dtype=bool)
         self.timeouts = np.zeros(rows, dtype=bool)
         self.options = np.zeros(rows, dtype=np.int32)
+        self.log_probs = np.zeros(rows, dtype=np.float32)
         # What the sources do where a step begins and where it ends, -1 where that is not known
         self.option_actions = np.full((*rows, n_sources), -1, dtype=np.int16)
         self.next_option_actions = np.full((*rows, n_sources), -1, dtype=np.int16)
@@ -103,11 +98,7 @@ class OptionReplayBuffer(ReplayBuffer):
         self.last_steps = np.zeros(rows, dtype=bool)
         if prioritized_share > 0:
             self.priorities = Priorities(*rows)
-        if count_visits:
-            self.visit_counts = VisitCounts()
-            self.visit_places = np.zeros(rows, dtype=np.uint32)
-        if count_actions:
-            self.action_counts = VisitCounts()
+        self.rng = np.random.default_rng()
 
     @property
     def n_options(self) -> int:
@@ -149,10 +140,6 @@ class OptionReplayBuffer(ReplayBuffer):
             store.reset()
         if self.prioritized_share > 0:
             self.priorities.reset()
-        if self.visit_counts is not None:
-            self.visit_counts = VisitCounts()
-        if self.action_counts is not None:
-            self.action_counts = VisitCounts()
 
     def _store(self, key: str | None, frame_stack: int) -> ObservationStore:
         space = self.spaces_by_key[key]
@@ -175,8 +162,8 @@ class OptionReplayBuffer(ReplayBuffer):
         rows = (self.buffer_size, self.n_envs)
         stacks = {key: self._presumed_stack(key, optimize_memory_usage) for key in self.spaces_by_key}
         observations = [ObservationStore.bytes_needed(*rows, self.spaces_by_key[key], stacks[key]) for key in stacks]
-        # Actions, options, rewards, three flags and what the sources do
-        return sum(observations) + self.buffer_size * self.n_envs * (19 + 4 * self.n_sources)
+        # Actions, options, rewards, probabilities, three flags and what the sources do
+        return sum(observations) + self.buffer_size * self.n_envs * (23 + 4 * self.n_sources)
 
     def _check_fits(self) -> None:
         """A warning, no error: memory is taken as the buffer fills, which a short run never does."""
@@ -212,10 +199,14 @@ class OptionReplayBuffer(ReplayBuffer):
         reward: np.ndarray,
         done: np.ndarray,
         infos: list[dict[str, Any]],
+        options: np.ndarray | None = None,
+        log_probs: np.ndarray | None = None,
+        option_actions: np.ndarray | None = None,
+        next_option_actions: np.ndarray | None = None,
     ) -> None:
         """
-        Store one step of every environment; ``add_options`` then says by which options it was done. Without, as after
-        ``extend``, primitive options learn from it and sources do not.
+        Store one step of every environment. Where it is not said what the sources do, as after ``extend``, primitive
+        options learn from it and sources do not.
 
         :param obs: the observations acted on
         :param next_obs: what followed, the terminal observation where an episode ended
@@ -223,6 +214,10 @@ class OptionReplayBuffer(ReplayBuffer):
         :param reward: the rewards
         :param done: where an episode ended
         :param infos: tell apart truncations
+        :param options: the active option of each environment, by default the primitive one
+        :param log_probs: log μ(a|s), how likely what acted was to take the action; for certain by default
+        :param option_actions: what each source would have done, of shape (environments, sources)
+        :param next_option_actions: what each source does where the step led to, of the same shape
         """
         row, previous = self.pos, (self.pos - 1) % self.buffer_size
         if row == 0 and not self.full and self.optimize_memory_usage and self.frame_stack is None:
@@ -238,43 +233,16 @@ class OptionReplayBuffer(ReplayBuffer):
         self.last_steps[row] = done
         if self.handle_timeout_termination:
             self.timeouts[row] = np.array([info.get("TimeLimit.truncated", False) for info in infos])
-        # Those of the step that was here are not of this one
-        self.option_actions[row], self.next_option_actions[row] = -1, -1
+        self.options[row] = self.n_sources + self.actions[row] if options is None else options
+        self.log_probs[row] = 0.0 if log_probs is None else log_probs
+        self.option_actions[row] = -1 if option_actions is None else option_actions
+        self.next_option_actions[row] = -1 if next_option_actions is None else next_option_actions
         if self.prioritized_share > 0:
             self.priorities.add(row)
-        if self.visit_counts is not None:
-            self.visit_places[row] = self.visit_counts.add(next_obs)
-        if self.action_counts is not None:
-            self.action_counts.add(obs, self.actions[row])
         self.pos += 1
         if self.pos == self.buffer_size:
             self.full = True
             self.pos = 0
-
-    def add_options(self, options: np.ndarray, option_actions: np.ndarray, next_option_actions: np.ndarray) -> None:
-        """
-        Store the options of the step that was added last.
-
-        :param options: the active option of each environment
-        :param option_actions: what each source would have done, of shape (environments, sources)
-        :param next_option_actions: what each source does where the step led to, of the same shape
-        """
-        row = (self.pos - 1) % self.buffer_size
-        self.options[row] = options
-        self.option_actions[row], self.next_option_actions[row] = option_actions, next_option_actions
-
-    def action_visits(self, obs: np.ndarray | dict[str, np.ndarray], actions: np.ndarray) -> np.ndarray:
-        """
-        :param obs: observations, as they were added
-        :param actions: for each observation several actions, of shape (observations, actions)
-        :return: how often each action was taken in its observation
-        """
-        if self.action_counts is None:
-            raise ValueError(
-                "novelty needs a replay buffer that counts actions, and this one was filled without: "
-                "leave it out of exploration_kwargs, or start with an empty buffer."
-            )
-        return self.action_counts.counts[self.action_counts.places(obs, actions)]
 
     def _detect_stacks(
         self, obs: np.ndarray | dict[str, np.ndarray], next_obs: np.ndarray | dict[str, np.ndarray]
@@ -295,8 +263,8 @@ class OptionReplayBuffer(ReplayBuffer):
         :return: the sequences
         """
         n_sequences = max(batch_size // self.sequence_length, 1)
-        starts = np.random.randint(self.size(), size=n_sequences)
-        envs = np.random.randint(self.n_envs, size=n_sequences)
+        starts = self.rng.integers(self.size(), size=n_sequences)
+        envs = self.rng.integers(self.n_envs, size=n_sequences)
         n_prioritized = int(self.prioritized_share * n_sequences)
         if n_prioritized:
             starts[:n_prioritized], envs[:n_prioritized] = self._prioritized(n_prioritized)
@@ -304,9 +272,9 @@ class OptionReplayBuffer(ReplayBuffer):
 
     def _prioritized(self, n_sequences: int) -> tuple[np.ndarray, np.ndarray]:
         """Starts and environments of sequences with a step that is drawn by its priority, anywhere in the sequence."""
-        rows, envs = self.priorities.draw(n_sequences, self.size())
+        rows, envs = self.priorities.draw(n_sequences, self.size(), self.rng)
         ages = (rows - (self.pos if self.full else 0)) % self.buffer_size
-        return np.maximum(ages - np.random.randint(self.sequence_length, size=n_sequences), 0), envs
+        return np.maximum(ages - self.rng.integers(self.sequence_length, size=n_sequences), 0), envs
 
     def update_priorities(self, samples: OptionReplayBufferSamples, errors: np.ndarray) -> None:
         """
@@ -337,11 +305,7 @@ class OptionReplayBuffer(ReplayBuffer):
         places = rows * self.n_envs + envs
         actions = self.actions.take(places)
         rewards, dones, timeouts = (field.take(places) for field in (self.rewards, self.dones, self.timeouts))
-        counts = self.visit_counts
-        visits = None
-        if counts is not None:
-            # A step that does not belong to the sequence may be one that never was
-            visits = self.to_torch(counts.counts[self.visit_places.take(places)].clip(min=1), copy=False)
+        agreements = self._agreements(option_actions[:-1], actions)
         return OptionReplayBufferSamples(
             observations,
             self.to_torch(actions, copy=False),
@@ -349,11 +313,39 @@ class OptionReplayBuffer(ReplayBuffer):
             # A truncated episode goes on as far as its value is concerned
             self.to_torch(dones & ~timeouts, copy=False),
             self.to_torch(self.options.take(places), copy=False),
-            self.to_torch(self._agreements(option_actions[:-1], actions), copy=False),
+            self.to_torch(agreements, copy=False),
             self.to_torch(np.concatenate(option_actions), copy=False),
             self.to_torch(mask, copy=False),
             places,
-            visits,
+            self.to_torch(agreements & mask[..., None], copy=False),
+        )
+
+    def latest(self, n_rows: int, env: VecNormalize | None = None) -> LatestSteps:
+        """
+        Give the latest steps of all environments in the order of time.
+
+        :param n_rows: how many of each environment; all that there are, where these are fewer
+        :param env: associated VecEnv to normalize the observations/rewards
+        :return: the steps
+        """
+        rows = (self.pos + np.arange(-min(n_rows, self.size()), 0)) % self.buffer_size
+        last_steps = self.last_steps[rows].copy()
+        last_steps[-1] = True
+        ended_rows, ended_envs = rows[last_steps.nonzero()[0]], last_steps.nonzero()[1]
+        observations, ended = {}, {}
+        for key, store in self.stores.items():
+            found = store.get(rows[:, None], np.arange(self.n_envs))
+            observations[key] = found.reshape(-1, *found.shape[2:])
+            ended[key] = store.get_next(ended_rows, ended_envs)
+        agreements = self._agreements(self.option_actions[rows], self.actions[rows])
+        return LatestSteps(
+            self._as_tensors(observations, env),
+            self._as_tensors(ended, env),
+            self.to_torch(self._normalize_reward(self.rewards[rows], env)),
+            self.to_torch(self.dones[rows] & ~self.timeouts[rows]),
+            self.to_torch(last_steps),
+            self.to_torch(agreements.reshape(-1, self.n_options)),
+            self.to_torch(self.log_probs[rows].ravel()),
         )
 
     def _option_actions(self, rows: np.ndarray, envs: np.ndarray, lengths: np.ndarray) -> np.ndarray:
@@ -383,6 +375,9 @@ class OptionReplayBuffer(ReplayBuffer):
         for key, store in self.stores.items():
             observations = store.get_sequences(rows, envs, lengths)
             found[key] = observations.reshape(-1, *observations.shape[2:])
+        return self._as_tensors(found, env)
+
+    def _as_tensors(self, found: dict[Any, np.ndarray], env: VecNormalize | None) -> th.Tensor | TensorDict:
         normalized = self._normalize_obs(found.get(None, found), env)
         if isinstance(normalized, dict):
             return {key: self.to_torch(value, copy=False) for key, value in normalized.items()}

@@ -35,17 +35,18 @@ class Priorities:
         """
         self.values[row] = self.highest
 
-    def draw(self, size: int, n_rows: int) -> tuple[np.ndarray, np.ndarray]:
+    def draw(self, size: int, n_rows: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """
         :param size: how many steps to draw
         :param n_rows: from the first rows, those that are filled
+        :param rng: random numbers
         :return: their rows and environments
         """
         n_places = n_rows * self.values.shape[1]
         if self._draws_left == 0 or len(self._cumulative) > n_places:
             self._cumulative, self._draws_left = np.cumsum(self.values.ravel()[:n_places]), DRAWS_BETWEEN_SUMS
         self._draws_left -= 1
-        drawn = np.random.random(size) * self._cumulative[-1]
+        drawn = rng.random(size) * self._cumulative[-1]
         places = np.minimum(np.searchsorted(self._cumulative, drawn), len(self._cumulative) - 1)
         return np.divmod(places, self.values.shape[1])
 

@@ -21,7 +21,7 @@ class OptionReplayBufferSamples(NamedTuple):
     :param option_actions: the actions of the sources for the observations, flattened as these are
     :param mask: whether this step belongs to the sequence
     :param places: where in the buffer each step is, for ``update_priorities``
-    :param visits: how often the observation after it was seen so far, where that is counted
+    :param learned: which option values are learned from it: those of options that would have taken the action
     """
 
     observations: th.Tensor | TensorDict
@@ -33,4 +33,26 @@ class OptionReplayBufferSamples(NamedTuple):
     option_actions: th.Tensor
     mask: th.Tensor
     places: np.ndarray
-    visits: th.Tensor | None = None
+    learned: th.Tensor
+
+
+class LatestSteps(NamedTuple):
+    """
+    The latest steps of all environments, in the order of time. Of shape (steps, environments) where nothing is said.
+
+    :param observations: flattened to (steps * environments, ...)
+    :param ended: the observations that followed the last steps of episodes, in the order of ``last_steps``
+    :param rewards: the reward of each step
+    :param dones: whether it led to a terminal state; a truncated episode bootstraps
+    :param last_steps: whether it is the last one that is known of its episode
+    :param agreements: which options would have taken its action, of shape (steps * environments, options)
+    :param log_probs: log μ(a|s) of what acted, of shape (steps * environments,)
+    """
+
+    observations: th.Tensor | TensorDict
+    ended: th.Tensor | TensorDict
+    rewards: th.Tensor
+    dones: th.Tensor
+    last_steps: th.Tensor
+    agreements: th.Tensor
+    log_probs: th.Tensor

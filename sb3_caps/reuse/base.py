@@ -23,7 +23,7 @@ from sb3_caps.reuse import checks
 from sb3_caps.reuse.action_names import action_names, option_labels
 from sb3_caps.reuse.options import OptionSet
 from sb3_caps.reuse.schedules import PiecewiseLinear, schedule_over
-from sb3_caps.reuse.statistics import OptionStatistics
+from sb3_caps.reuse.statistics import OptionUse
 from sb3_caps.sources import ObservationNormalizer, Observations, SourcePolicy, as_source
 from sb3_caps.sources.load import refusal
 
@@ -62,11 +62,27 @@ class PolicyReuseAlgorithm(DQN):
         replay_buffer_kwargs: dict[str, Any] = self.replay_buffer_kwargs
         self.policy_kwargs = {**policy_kwargs, **self._policy_arguments()}
         self.replay_buffer_kwargs = {**replay_buffer_kwargs, **self._buffer_arguments()}
+        rng: np.random.Generator | None = vars(self).get("rng")
         super()._setup_model()
         self.policy_kwargs, self.replay_buffer_kwargs = policy_kwargs, replay_buffer_kwargs
         self.exploration_schedule = self.given_exploration_schedule or self.exploration_schedule
         self._setup_schedules(self._total_timesteps)
-        self._statistics = OptionStatistics(len(self.options))
+        used: OptionUse | None = vars(self).get("_use")
+        self._use = used if used is not None and len(used.steps) == len(self.options) else OptionUse(len(self.options))
+        # A loaded model goes on where its random numbers were
+        self.rng = rng or np.random.default_rng(self.seed)
+        if isinstance(self.replay_buffer, OptionReplayBuffer):
+            self.replay_buffer.rng = self.rng
+
+    def set_random_seed(self, seed: int | None = None) -> None:
+        """
+        Set the seed of all that draws, see SB3.
+
+        :param seed: the seed, None to leave all as it is
+        """
+        super().set_random_seed(seed)
+        if seed is not None:
+            self.rng = np.random.default_rng(seed)
 
     def _setup_schedules(self, total_timesteps: int) -> None:
         """
@@ -80,7 +96,7 @@ class PolicyReuseAlgorithm(DQN):
         """:return: numbers and schedules by name, beside those of DQN"""
         return {}
 
-    def _now(self, name: str) -> float:
+    def _scheduled_value(self, name: str) -> float:
         """
         :param name: one of those that ``_scheduled`` returns
         :return: its value at this point of the run
@@ -233,8 +249,7 @@ class PolicyReuseAlgorithm(DQN):
         """
         Write log data.
         """
-        self._statistics.record(self.logger, self._option_labels, self.options.n_sources)
-        self._statistics = OptionStatistics(len(self.options))
+        self._use.record(self.logger, self._option_labels, self.options.n_sources)
         super().dump_logs()
 
     @classmethod
@@ -320,6 +335,8 @@ class PolicyReuseAlgorithm(DQN):
         found = read_pickle(path)
         checks.check_replay_buffer(found, self, self.options.names, self._buffer_arguments(), str(path))
         found.device = self.device
+        if isinstance(found, OptionReplayBuffer):
+            found.rng = self.rng
         if isinstance(found, HerReplayBuffer) and self.env is not None:
             found.set_env(self.env)
             if truncate_last_traj:
@@ -327,7 +344,7 @@ class PolicyReuseAlgorithm(DQN):
         self.replay_buffer = found
 
     def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "_statistics", "_schedules", "exploration_schedule"]
+        return [*super()._excluded_save_params(), "_schedules", "exploration_schedule"]
 
 
 def _emitted_space(env: VecEnv) -> spaces.Space:

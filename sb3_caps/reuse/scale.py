@@ -24,6 +24,14 @@ class ReturnScale:
         self.value = 0.0
         self.sums = np.zeros(n_envs)
 
+    def reset(self, n_envs: int) -> None:
+        """
+        Begin new episodes in all environments.
+
+        :param n_envs: number of environments
+        """
+        self.sums = np.zeros(n_envs)
+
     def update(self, rewards: np.ndarray, dones: np.ndarray) -> float:
         """
         :param rewards: of one step of all environments

@@ -1,4 +1,4 @@
-"""What the options did since the last log."""
+"""How much options were used."""
 
 import numpy as np
 from stable_baselines3.common.logger import Logger
@@ -7,34 +7,31 @@ from stable_baselines3.common.logger import Logger
 NOT_ON_SCREEN = ("stdout", "log")
 
 
-class OptionStatistics:
+class OptionUse:
     """
-    Counts over the steps of all environments between two logs.
+    Counts over the steps of all environments.
 
     :param n_options: number of options
     """
 
     def __init__(self, n_options: int) -> None:
-        self.steps = np.zeros(n_options, dtype=np.int64)
-        self.termination = np.zeros(n_options)
-        self.choices = 0
+        # Of the whole training
+        self.steps, self.choices = np.zeros(n_options, dtype=np.int64), np.zeros(n_options, dtype=np.int64)
         self.agreeing = 0
-        self.termination_loss = 0.0
-        self.termination_steps = 0
+        self.termination_loss, self.termination_steps = 0.0, 0
+        self._logged = (self.steps.copy(), 0, 0)
 
-    def add_step(self, options: np.ndarray, chosen: int, agreements: np.ndarray, terminations: np.ndarray) -> None:
+    def add_step(self, options: np.ndarray, chosen: np.ndarray, agreements: np.ndarray) -> None:
         """
         Count one step of all environments.
 
-        :param options: the active option of each environment
-        :param chosen: how many of them were chosen in this step
+        :param options: the option that each environment followed
+        :param chosen: where it was not followed in the step before
         :param agreements: of shape (environments, options), which options agree with the action taken
-        :param terminations: of shape (environments, options), β in the state acted on
         """
         self.steps += np.bincount(options, minlength=len(self.steps))
-        self.choices += chosen
+        self.choices += np.bincount(options[chosen], minlength=len(self.steps))
         self.agreeing += int(np.count_nonzero(agreements))
-        self.termination += terminations.sum(axis=0)
 
     def add_termination_loss(self, loss: float) -> None:
         """
@@ -45,23 +42,33 @@ class OptionStatistics:
         self.termination_loss += loss
         self.termination_steps += 1
 
+    def of(self, options: slice) -> tuple[float, float]:
+        """
+        :param options: some of the options
+        :return: their share of the steps, and for how many steps they were followed at a time
+        """
+        steps = int(self.steps[options].sum())
+        return steps / max(int(self.steps.sum()), 1), steps / max(int(self.choices[options].sum()), 1)
+
     def record(self, logger: Logger, names: list[str], n_sources: int) -> None:
         """
-        Write the counts to the logger.
+        Write what was counted since the last call to the logger.
 
         :param logger: where to
         :param names: the names of all options
         :param n_sources: how many of them are source policies
         """
-        total = self.steps.sum()
+        steps_before, choices_before, agreeing_before = self._logged
+        steps, choices = self.steps - steps_before, int(self.choices.sum()) - choices_before
+        total = int(steps.sum())
         if total == 0:
             return
-        logger.record("options/source_share", self.steps[:n_sources].sum() / total)
-        logger.record("options/mean_length", total / max(self.choices, 1))
-        logger.record("options/mean_agreement", self.agreeing / total)
-        logger.record("options/mean_termination", self.termination.mean() / total)
+        logger.record("options/source_share", steps[:n_sources].sum() / total)
+        logger.record("options/mean_length", total / max(choices, 1))
+        logger.record("options/mean_agreement", (self.agreeing - agreeing_before) / total)
         if self.termination_steps:
             logger.record("train/termination_loss", self.termination_loss / self.termination_steps)
-        for i, name in enumerate(names):
-            logger.record(f"per_option/share/{name}", self.steps[i] / total, exclude=NOT_ON_SCREEN)
-            logger.record(f"per_option/termination/{name}", self.termination[i] / total, exclude=NOT_ON_SCREEN)
+        for name, count in zip(names, steps, strict=True):
+            logger.record(f"per_option/share/{name}", count / total, exclude=NOT_ON_SCREEN)
+        self.termination_loss, self.termination_steps = 0.0, 0
+        self._logged = (self.steps.copy(), int(self.choices.sum()), self.agreeing)

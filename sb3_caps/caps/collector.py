@@ -1,0 +1,426 @@
+"""The collection of experience by acting through options: choose, step, store, tell the ledger."""
+
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch as th
+from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.noise import ActionNoise
+from stable_baselines3.common.type_aliases import MaybeCallback, RolloutReturn, TrainFreq
+from stable_baselines3.common.utils import obs_as_tensor, should_collect_more_steps
+from stable_baselines3.common.vec_env import VecEnv
+
+from sb3_caps.caps.acting import ActingNetwork
+from sb3_caps.caps.exploration import RandomStretches, epsilon_greedy
+from sb3_caps.caps.gate import ACTOR, BEST, EXPLORING, MIXING, OPTIONS, RANDOM, SAMPLED_ACTOR, Gate
+from sb3_caps.caps.networks import OptionQNetwork
+from sb3_caps.caps.policies import CAPSPolicy
+from sb3_caps.caps.selection import CAPSSelector, Selection
+from sb3_caps.replay.batches import rows_of
+from sb3_caps.replay.buffers import OptionReplayBuffer
+from sb3_caps.reuse.base import PolicyReuseAlgorithm
+from sb3_caps.reuse.episodes import Behaviour, EpisodeTracker, longest_trial
+from sb3_caps.reuse.execution import OptionExecution
+from sb3_caps.reuse.options import SourceStates
+from sb3_caps.reuse.scale import ReturnScale
+from sb3_caps.reuse.selectors import AlwaysSelector
+from sb3_caps.sources import Observations
+
+CALL_AND_RETURN = OptionExecution("call-and-return")
+
+
+class OptionCollector(PolicyReuseAlgorithm):
+    """
+    The half of CAPS that acts: in each step of the environments it ends options, chooses new ones, and stores what was
+    done with the active options and with what each source would have done.
+
+    Who acts in an episode is a behaviour, and the selector's to choose.
+
+    :param args: see ``PolicyReuseAlgorithm``
+    :param kwargs: see ``PolicyReuseAlgorithm``
+    """
+
+    policy: CAPSPolicy
+    q_net: OptionQNetwork
+    q_net_target: OptionQNetwork
+    replay_buffer: OptionReplayBuffer
+    exploration: str
+    normalize_returns: bool
+    safe: bool
+    rng: np.random.Generator
+    _selection: Selection
+    # ρ of β's online step, None where β is learned from replayed batches or fixed
+    _online_termination: float | None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.gate = Gate()
+        self.selector: CAPSSelector | AlwaysSelector | None = None
+        # The active option of each environment, what all options do in the last observations, and the sources' states
+        self._last_options: np.ndarray | None = None
+        self._last_option_actions: np.ndarray | None = None
+        self._last_source_states: SourceStates = ()
+        self._tracker: EpisodeTracker | None = None
+        self._stretches: RandomStretches | None = None
+        self._scale: ReturnScale | None = None
+        self._actor_steps = 0
+        self._actor_started = False
+
+    def _make_selector(self) -> CAPSSelector | AlwaysSelector:
+        """:return: what chooses who acts in each episode; override it for another one"""
+        if not self.safe:
+            return AlwaysSelector(EXPLORING, OPTIONS)
+        return CAPSSelector(self.options.source_names, self._selection, self.rng)
+
+    def _setup_learn(
+        self,
+        total_timesteps: int,
+        callback: MaybeCallback = None,
+        reset_num_timesteps: bool = True,
+        tb_log_name: str = "run",
+        progress_bar: bool = False,
+    ) -> tuple[int, BaseCallback]:
+        # Our buffer keeps what followed the last step, so SB3 need not cut the last trajectory off
+        optimize_memory_usage = self.optimize_memory_usage
+        self.optimize_memory_usage = False
+        try:
+            return super()._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
+        finally:
+            self.optimize_memory_usage = optimize_memory_usage
+
+    def _start_run(self) -> None:
+        super()._start_run()
+        starts = self._last_episode_starts
+        assert starts is not None
+        if self.selector is None:
+            self.selector = self._make_selector()
+        if isinstance(self.selector, CAPSSelector):
+            self.selector.rng = self.rng
+        if self._scale is None:
+            self._scale = ReturnScale(self.gamma, self.n_envs)
+        self._scale.gamma = self.gamma
+        # Where the environments were reset, new episodes begin
+        if self._last_options is None or len(self._last_options) != self.n_envs or starts.all():
+            self._last_options = np.zeros(self.n_envs, dtype=np.int64)
+            self._last_source_states = self.options.initial_states()
+            self._last_option_actions = self._query_sources(self._original_observations(), starts)
+            self._tracker = EpisodeTracker(self.n_envs, 1.0 - (1.0 - self.gamma) / 10.0, longest_trial(self.gamma))
+            self._stretches = RandomStretches(self.n_envs)
+            self._scale.reset(self.n_envs)
+        assert self._tracker is not None
+        if isinstance(self.selector, CAPSSelector):
+            self.selector.begin(self._total_timesteps - self._num_timesteps_at_start)
+        self._start_episodes()
+
+    def collect_rollouts(
+        self,
+        env: VecEnv,
+        callback: BaseCallback,
+        train_freq: TrainFreq,
+        replay_buffer: ReplayBuffer,
+        action_noise: ActionNoise | None = None,
+        learning_starts: int = 0,
+        log_interval: int | None = None,
+    ) -> RolloutReturn:
+        """
+        Act through options and store what they did.
+
+        :param env: The training environment
+        :param callback: Callback that will be called at each step (and at the beginning and end of the rollout)
+        :param train_freq: How much experience to collect
+        :param replay_buffer: Where to store it
+        :param action_noise: Not for discrete actions
+        :param learning_starts: Number of steps before learning for the warm-up phase.
+        :param log_interval: Log data every ``log_interval`` episodes
+        :return: how much was collected, and whether to go on
+        """
+        # Switch to eval mode (this affects batch norm / dropout)
+        self.policy.set_training_mode(False)
+        n_steps, n_episodes = 0, 0
+        callback.on_rollout_start()
+        acting = self.policy.acting()
+        while should_collect_more_steps(train_freq, n_steps, n_episodes):
+            warm_up = self.num_timesteps < learning_starts
+            if self._online_termination is not None and not warm_up:
+                self._learn_terminations()
+            actions, options, log_probs = self._choose(acting, warm_up)
+            new_obs, rewards, dones, infos = env.step(actions)
+            assert not isinstance(new_obs, tuple)
+
+            self.num_timesteps += env.num_envs
+            n_steps += 1
+            # Give access to local variables
+            callback.update_locals(locals())
+            # Only stop training if return value is False, not when it is None.
+            if not callback.on_step():
+                return RolloutReturn(n_steps * env.num_envs, n_episodes, continue_training=False)
+            # Retrieve reward and episode length if using Monitor wrapper
+            self._update_info_buffer(infos, dones)
+            self._store(actions, options, log_probs, new_obs, rewards, dones, infos)
+            self._tell(rewards, dones)
+
+            self._update_current_progress_remaining(self.num_timesteps, self._total_timesteps)
+            self._on_step()
+            for _ in range(np.count_nonzero(dones)):
+                n_episodes += 1
+                self._episode_num += 1
+                if log_interval is not None and self._episode_num % log_interval == 0:
+                    self.dump_logs()
+        callback.on_rollout_end()
+        return RolloutReturn(n_steps * env.num_envs, n_episodes, continue_training=True)
+
+    def _choose(self, acting: ActingNetwork, warm_up: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """
+        Let the behaviour of each environment choose an option.
+
+        :param acting: the latest networks
+        :param warm_up: whether learning has not begun, so that what explores is random
+        :return: the actions, the options that took them, and log μ(a|s), how likely that was
+        """
+        assert self._last_option_actions is not None
+        options = np.zeros(self.n_envs, dtype=np.int64)
+        log_probs = np.zeros(self.n_envs, dtype=np.float32)
+        for behaviour, envs in self._cast.items():
+            if behaviour.is_source:
+                options[envs] = self.options.names.index(behaviour.name)
+            elif behaviour == RANDOM or (warm_up and behaviour in (EXPLORING, MIXING)):
+                options[envs] = self.options.n_sources + self.rng.integers(self.options.n_actions, size=len(envs))
+                log_probs[envs] = -np.log(self.options.n_actions)
+            elif behaviour in (EXPLORING, MIXING):
+                options[envs], log_probs[envs] = self._explore(acting, envs, mixing=behaviour == MIXING)
+            else:
+                networks = self.policy.acting(best=True) if behaviour in BEST.values() else acting
+                if behaviour in (OPTIONS, BEST[OPTIONS]):
+                    options[envs] = self._follow_values(networks, envs)
+                else:
+                    rng = None if behaviour in (ACTOR, BEST[ACTOR]) else self.rng
+                    option_actions = rows_of(self._last_option_actions, envs)
+                    chosen, probabilities = self.policy.actor_options(
+                        networks, rows_of(self._last_obs, envs), option_actions, rng
+                    )
+                    options[envs] = chosen
+                    if rng is not None:
+                        log_probs[envs] = np.log(probabilities)
+        actions = self._last_option_actions[np.arange(self.n_envs), options]
+        assert self._last_options is not None
+        assert self._last_episode_starts is not None
+        chosen = self._last_episode_starts | (options != self._last_options)
+        self._use.add_step(options, chosen, self._last_option_actions == actions[:, None])
+        self._last_options = options
+        return actions, options, log_probs
+
+    def _follow_values(self, networks: ActingNetwork, envs: np.ndarray) -> np.ndarray:
+        """:return: the option to go on with in these environments by the values of options, without exploration"""
+        assert self._last_options is not None
+        assert self._last_option_actions is not None
+        assert self._last_episode_starts is not None
+        sources = self._last_option_actions[:, : self.options.n_sources]
+        values, beta = networks(rows_of(self._last_obs, envs), rows_of(sources, envs))
+        execution = self._execution
+        active, starts = self._last_options[envs], self._last_episode_starts[envs]
+        return execution.next_options(active, starts, execution.ends(values, beta), execution.greedy_options(values))
+
+    def _explore(self, acting: ActingNetwork, envs: np.ndarray, mixing: bool) -> tuple[np.ndarray, np.ndarray]:
+        """
+        Explore by the values of options.
+
+        :param acting: the latest networks
+        :param envs: the environments
+        :param mixing: whether with stretches of sources
+        :return: the options, and how likely their actions were
+        """
+        if self.exploration == "terminations":
+            return self._explore_until_they_end(acting, envs), np.zeros(len(envs), dtype=np.float32)
+        assert self._last_option_actions is not None
+        n_sources, n_actions = self.options.n_sources, self.options.n_actions
+        # As long as nothing was found there is nothing to exploit
+        no_signal = isinstance(self.selector, CAPSSelector) and self.selector.no_signal
+        epsilon = 1.0 if no_signal else self.exploration_rate
+        greedy = self._follow_values(acting, envs)
+        random = self.rng.random(len(envs)) < epsilon
+        options = np.where(random, n_sources + self.rng.integers(n_actions, size=len(envs)), greedy)
+        actions = self._last_option_actions[envs]
+        places = np.arange(len(envs))
+        as_greedy = actions[places, options] == actions[places, greedy]
+        log_probs = np.log(epsilon / n_actions + (1.0 - epsilon) * as_greedy)
+        if mixing:
+            assert self._stretches is not None
+            useful = np.flatnonzero(~self.gate.mask(self.options.source_names))
+            observations = rows_of(self._original_observations(), envs)
+            parts = list(observations.values()) if isinstance(observations, dict) else [observations]
+            options, turns = self._stretches.choose(envs, options, useful, parts, self.rng)
+            log_probs = np.where(turns, 0.0, log_probs)
+        return options, log_probs
+
+    def _explore_until_they_end(self, acting: ActingNetwork, envs: np.ndarray) -> np.ndarray:
+        """
+        The paper's way: the active option until it ends with probability β, then another one, ε-greedily.
+
+        :param acting: the latest networks
+        :param envs: the environments
+        :return: the options
+        """
+        assert self._last_options is not None
+        assert self._last_option_actions is not None
+        assert self._last_episode_starts is not None
+        sources = self._last_option_actions[:, : self.options.n_sources]
+        values, beta = acting(rows_of(self._last_obs, envs), rows_of(sources, envs))
+        ends = CALL_AND_RETURN.ends(values, beta, draws=self.rng.random(len(values)))
+        active, starts = self._last_options[envs], self._last_episode_starts[envs]
+        if not (starts | ends[np.arange(len(active)), active]).any():
+            return active
+        chosen = epsilon_greedy(values, self.exploration_rate, self.rng)
+        return CALL_AND_RETURN.next_options(active, starts, ends, chosen)
+
+    def _store(
+        self,
+        actions: np.ndarray,
+        options: np.ndarray,
+        log_probs: np.ndarray,
+        new_obs: np.ndarray | dict[str, np.ndarray],
+        rewards: np.ndarray,
+        dones: np.ndarray,
+        infos: list[dict[str, Any]],
+    ) -> None:
+        """
+        Ask the sources about what came, and store the whole step with one call.
+        """
+        self._check_step(new_obs, rewards, dones, infos)
+        assert self._last_option_actions is not None
+        n_sources = self.options.n_sources
+        original: Any = new_obs if self._vec_normalize_env is None else self._vec_normalize_env.get_original_obs()
+        arrived = self._actions_after_truncation(original, dones, infos)
+        before, after = self._last_option_actions, self._query_sources(original, dones)
+        # The buffer keeps what sources do where an episode was cut off, and acting goes on from the new one
+        following = after.copy() if arrived else after
+        for env, found in arrived.items():
+            following[env] = found
+        add = partial(
+            self.replay_buffer.add,
+            options=options,
+            log_probs=log_probs,
+            option_actions=before[:, :n_sources],
+            next_option_actions=following[:, :n_sources],
+        )
+        # SB3 knows the observations that episodes ended in, and those before normalisation
+        super()._store_transition(SimpleNamespace(add=add), actions, new_obs, rewards, dones, infos)  # type: ignore[arg-type]
+        self._last_option_actions = after
+
+    def _query_sources(self, observations: Any, starts: np.ndarray) -> np.ndarray:
+        """:return: what each option does in observations that the environments have just emitted"""
+        option_actions, self._last_source_states = self.options.actions(
+            self.options.as_emitted(observations), self._last_source_states, starts, self._action_masks()
+        )
+        return option_actions
+
+    def _actions_after_truncation(
+        self, original: Any, dones: np.ndarray, infos: list[dict[str, Any]]
+    ) -> dict[int, np.ndarray]:
+        """
+        :param original: the observations that came, before normalisation
+        :param dones: which episodes ended
+        :param infos: with the observations that they ended in
+        :return: what each option does in the observations that episodes were truncated in, by environment. After a
+            terminal state nothing follows.
+        """
+        truncated = [i for i in np.flatnonzero(dones).tolist() if infos[i].get("TimeLimit.truncated", False)]
+        if not truncated or not self.options.n_sources:
+            return {}
+        observations = {key: value.copy() for key, value in _by_key(original).items()}
+        for i in truncated:
+            terminal = infos[i]["terminal_observation"]
+            if self._vec_normalize_env is not None:
+                terminal = self._vec_normalize_env.unnormalize_obs(terminal)
+            for key, value in _by_key(terminal).items():
+                observations[key][i] = value
+        emitted = self.options.as_emitted(observations if isinstance(original, dict) else observations[None])
+        masks = None if self._action_masks() is None else np.ones((self.n_envs, self.options.n_actions), dtype=bool)
+        actions, _ = self.options.actions(emitted, self._last_source_states, np.zeros(self.n_envs, dtype=bool), masks)
+        return {i: actions[i] for i in truncated}
+
+    def _tell(self, rewards: np.ndarray, dones: np.ndarray) -> None:
+        """
+        Tell the ledger of episodes what was paid, the selector what came of those that ended, and begin new ones.
+        """
+        assert self._scale is not None
+        assert self._tracker is not None
+        assert self.selector is not None
+        if self.normalize_returns:
+            factor = self._scale.update(rewards, dones)
+            if factor != 1.0:
+                self.policy.rescale(factor)
+        self._actor_steps += sum(len(envs) for behaviour, envs in self._cast.items() if behaviour == SAMPLED_ACTOR)
+        if self._vec_normalize_env is not None:
+            # Compared by what the task pays, whatever the learner's rewards are scaled to
+            rewards = self._vec_normalize_env.get_original_reward()
+        results = self._tracker.add(rewards, dones)
+        for result in results:
+            self.selector.update(result)
+        if results:
+            self._update_gate()
+            self._start_episodes()
+
+    def _update_gate(self) -> None:
+        """What ``predict`` acts by while training goes on, and the networks to keep."""
+        if isinstance(self.selector, CAPSSelector):
+            learner = self.selector.improved()
+            if learner is not None:
+                self.policy.keep_best()
+                self.selector.keep(learner)
+            self.gate.disabled = self.selector.disabled
+            if self._selection.actor and not (self._actor_started or self.selector.surveying):
+                self._start_actor()
+        assert self.selector is not None
+        self.gate.controller = self.selector.decide()
+
+    def _start_actor(self) -> None:
+        """The survey is over: the actor begins."""
+        self._actor_started = True
+
+    def _start_episodes(self) -> None:
+        """Draw who acts in the environments where nobody does yet."""
+        assert self._tracker is not None
+        assert self._stretches is not None
+        assert self.selector is not None
+        for env in self._tracker.waiting:
+            self._tracker.start(env, self.selector.select(env))
+            self._stretches.start(env)
+        cast: dict[Behaviour, list[int]] = {}
+        for env, behaviour in enumerate(self._tracker.behaviours):
+            assert behaviour is not None
+            cast.setdefault(behaviour, []).append(env)
+        # Who acts where: it changes with episodes alone
+        self._cast = {behaviour: np.array(envs) for behaviour, envs in cast.items()}
+        self._execution = self.policy.execution
+
+    def _learn_terminations(self) -> None:
+        """
+        The paper's online step of β for the transitions that just arrived (Equation 2): β_o(s') goes down along its
+        gradient times the advantage Q_O(s', o) - max Q_O(s', ·) + ρ of the option o that arrived.
+        A terminal state has no continuation, so there is none in the first state of an episode.
+        """
+        assert self._last_obs is not None
+        assert self._last_options is not None
+        assert self._last_option_actions is not None
+        assert self._last_episode_starts is not None
+        assert self._online_termination is not None
+        arrived = th.as_tensor(~self._last_episode_starts, device=self.device)
+        if not arrived.any():
+            return
+        sources = th.as_tensor(self._last_option_actions[:, : self.options.n_sources], device=self.device)
+        estimates = self.policy.complete(self.q_net(obs_as_tensor(self._last_obs, self.device)), sources)
+        options = th.as_tensor(self._last_options, device=self.device)[:, None]
+        values = estimates.values.detach()
+        advantages = values.gather(1, options)[:, 0] - values.max(dim=1).values + self._online_termination
+        loss = (estimates.terminations.gather(1, options)[:, 0] * advantages * arrived).sum()
+        self.policy.termination_optimizer.zero_grad()
+        loss.backward()
+        self.policy.termination_optimizer.step()
+        self._use.add_termination_loss(loss.item() / int(arrived.sum()))
+
+
+def _by_key(observations: Observations) -> dict[Any, Any]:
+    return observations if isinstance(observations, dict) else {None: observations}

@@ -1,0 +1,38 @@
+"""What a model acts by, and which of its sources are no option any more."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from sb3_caps.reuse.episodes import Behaviour
+
+# Without exploration: by the values of options, by the most likely action of the actor, or by a draw of it
+OPTIONS, ACTOR, SAMPLED_ACTOR = Behaviour("options"), Behaviour("actor"), Behaviour("sampled actor")
+# While learning: the actor samples; by the values of options, with random actions; the same with stretches of sources;
+# random actions alone
+EXPLORING, MIXING, RANDOM = Behaviour("exploring"), Behaviour("mixing"), Behaviour("random")
+LEARNERS = (OPTIONS, ACTOR, SAMPLED_ACTOR)
+# The same three by the networks that did best so far
+BEST = {learner: Behaviour(f"best {learner.name}") for learner in LEARNERS}
+BUILT_IN = (*LEARNERS, *BEST.values(), EXPLORING, MIXING, RANDOM)
+
+
+@dataclass
+class Gate:
+    """
+    Saved with the model, beside its networks.
+
+    :param controller: what ``predict`` acts by
+    :param disabled: the names of the sources that are no option any more
+    """
+
+    controller: Behaviour = OPTIONS
+    disabled: set[str] = field(default_factory=set)
+
+    def mask(self, names: Sequence[str]) -> np.ndarray:
+        """
+        :param names: of some options, in their order
+        :return: which of them are no option any more
+        """
+        return np.array([name in self.disabled for name in names], dtype=bool)

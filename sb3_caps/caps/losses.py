@@ -1,0 +1,150 @@
+"""What CAPS learns by, as functions of tensors: targets and losses of option values, terminations and the actor."""
+
+import torch as th
+from torch.nn import functional as F
+
+from sb3_caps.replay.type_aliases import OptionReplayBufferSamples
+
+
+def option_targets(
+    data: OptionReplayBufferSamples,
+    gamma: float,
+    next_greedy: th.Tensor,
+    next_values: th.Tensor,
+    next_terminations: th.Tensor,
+) -> th.Tensor:
+    """
+    r + γ U(s', o), with U(s', o) = (1 - β_o(s')) Q_O(s', o) + β_o(s') max Q_O(s', ·) (Algorithm 2).
+
+    Along a sequence, Q_O(s', i) gives way to the target of the next step wherever option i agrees with the action
+    taken there, for option i itself and for the greedy option after a termination: a tree backup over options.
+    With sequences of one step that never happens, and this is the paper's rule.
+
+    All tensors begin with the axes (length, sequences); s' is the successor of each step.
+
+    :param data: the sequences
+    :param gamma: the discount factor
+    :param next_greedy: the greedy option in s' by the online network (double Q)
+    :param next_values: Q_O(s', ·) by the target network
+    :param next_terminations: β(s')
+    :return: the target of every option, of which those that agree with the action taken are to be learned
+    """
+    rewards, discounts = data.rewards[..., None], gamma * ~data.dones[..., None]
+    follows = data.agreements & data.mask[..., None]
+    best = next_greedy[..., None]
+    targets = th.empty_like(next_values)
+    for t in reversed(range(len(targets))):
+        continued = next_values[t]
+        if t + 1 < len(targets):
+            continued = th.where(follows[t + 1], targets[t + 1], continued)
+        u = th.lerp(continued, continued.gather(1, best[t]), next_terminations[t])
+        th.addcmul(rewards[t], discounts[t], u, out=targets[t])
+    return targets
+
+
+def option_loss(values: th.Tensor, targets: th.Tensor, learned: th.Tensor, n_steps: th.Tensor | int) -> th.Tensor:
+    """
+    Huber's loss (less sensitive to outliers) of the option values.
+
+    :param values: Q_O(s, ·)
+    :param targets: of the same shape
+    :param learned: which of them are learned: those of options that agreed with the action taken
+    :param n_steps: the number of steps that the loss is a mean over
+    :return: the loss
+    """
+    losses = F.smooth_l1_loss(values, targets, reduction="none")
+    return (losses * learned).sum() / n_steps
+
+
+def termination_loss(
+    logits: th.Tensor, values: th.Tensor, source_actions: th.Tensor, disabled: th.Tensor, mask: th.Tensor
+) -> th.Tensor:
+    """
+    β of every option in every state: the probability that the action it takes there is not the best one.
+
+    It is the sign of the advantage of Equation 2, for one action: whether going on for longer would be worth it is left
+    to the option values, and whether to explore by the option to ``exploration_kwargs``.
+
+    :param logits: β before the logistic function, of shape (length, sequences, options)
+    :param values: Q_O(s, ·), of the same shape
+    :param source_actions: the action of each source, of shape (length, sequences, sources), -1 where it is not known
+    :param disabled: which options are none any more, of shape (options,)
+    :param mask: which steps count, of shape (length, sequences)
+    :return: cross entropy, in the mean over the steps
+    """
+    n_sources = source_actions.shape[-1]
+    primitives = th.arange(values.shape[-1] - n_sources, device=values.device).expand(*mask.shape, -1)
+    actions = th.cat([source_actions.clamp(min=0), primitives], dim=2)
+    # That of an action is the value of the best option that takes it
+    values = values.detach().masked_fill(disabled, -th.inf)
+    values[..., :n_sources].masked_fill_(source_actions < 0, -th.inf)
+    best = th.full_like(values[..., n_sources:], -th.inf).scatter_reduce(2, actions, values, "amax")
+    worse = (best < best.max(dim=-1, keepdim=True).values).gather(2, actions)
+    losses = F.binary_cross_entropy_with_logits(logits, worse.to(logits.dtype), reduction="none")
+    return (losses * mask[..., None]).sum() / mask.sum()
+
+
+def action_log_probs(logits: th.Tensor, agreements: th.Tensor) -> th.Tensor:
+    """
+    log π(a|s), where π follows option o with a probability and each option takes its action: the probabilities of all
+    options that agree with the action add up. So whatever is learned from an action reaches all of these.
+
+    :param logits: of the options, of shape (states, options)
+    :param agreements: which options take the action, of the same shape
+    :return: of shape (states,)
+    """
+    return F.log_softmax(logits, dim=1).masked_fill(~agreements, -th.inf).logsumexp(dim=1)
+
+
+def vtrace(
+    rewards: th.Tensor,
+    values: th.Tensor,
+    next_values: th.Tensor,
+    dones: th.Tensor,
+    last_steps: th.Tensor,
+    ratios: th.Tensor,
+    gamma: float,
+    trace: float,
+) -> tuple[th.Tensor, th.Tensor]:
+    """
+    Targets of the values of states, and advantages of the actions taken (V-trace, Espeholt and others 2018).
+
+    All tensors are of shape (steps, environments), in the order of time.
+
+    :param rewards: of each step
+    :param values: V(s)
+    :param next_values: V(s') of the step's own successor, also where an episode was truncated
+    :param dones: whether it led to a terminal state
+    :param last_steps: whether the next row belongs to another episode
+    :param ratios: π(a|s) / μ(a|s), at most 1
+    :param gamma: the discount factor
+    :param trace: λ
+    :return: the targets and the advantages
+    """
+    errors = rewards + gamma * next_values * ~dones - values
+    decay = gamma * trace * ~last_steps
+    targets, advantages = th.empty_like(values), th.empty_like(values)
+    ahead = th.zeros_like(values[0])
+    for t in reversed(range(len(values))):
+        advantages[t] = errors[t] + decay[t] * ahead
+        ahead = ratios[t] * advantages[t]
+        targets[t] = values[t] + ahead
+    return targets, advantages
+
+
+def actor_loss(
+    log_probs: th.Tensor, old_log_probs: th.Tensor, advantages: th.Tensor, weights: th.Tensor, clip_range: float
+) -> th.Tensor:
+    """
+    PPO's clipped objective, for steps that another policy may have taken.
+
+    :param log_probs: log π(a|s)
+    :param old_log_probs: the same before this round of updates
+    :param advantages: standardised: gaps between actions are tiny beside values
+    :param weights: how likely the old policy was to do the same, beside what did: at most 1
+    :param clip_range: how far a probability may move from the old one in a round, as a share
+    :return: the loss
+    """
+    ratio = (log_probs - old_log_probs).exp()
+    clipped = ratio.clamp(1.0 - clip_range, 1.0 + clip_range)
+    return -(weights * th.minimum(ratio * advantages, clipped * advantages)).mean()

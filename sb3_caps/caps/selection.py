@@ -1,0 +1,216 @@
+"""Which behaviour acts in each episode of CAPS, and what the finished model acts by."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sb3_caps.caps.gate import ACTOR, BEST, EXPLORING, LEARNERS, MIXING, OPTIONS, RANDOM, SAMPLED_ACTOR
+from sb3_caps.reuse.checks import check_number
+from sb3_caps.reuse.episodes import Behaviour, EpisodeResult
+from sb3_caps.reuse.evidence import Evidence, chances
+
+
+@dataclass(frozen=True)
+class Selection:
+    """
+    ``selection_kwargs``: how episodes are given to behaviours. Each number has a row of ablations in the docs.
+
+    :param survey_share: Share of the run that sources are tried in at first, and as much again where episodes are long
+    :param trial_share: Share of the steps after that in which something is tried: a source alone, or a learner without
+        exploration
+    :param even_share: Share of the episodes of learning that all ways of learning get alike; the others go to what may
+        pay most
+    :param fewest: How often each source is tried in the survey, where its steps allow that
+    :param latest: How many of its latest episodes a learner is judged by
+    :param disable_errors: By how many standard errors a source must be worse than random actions to be no option
+    :param actor: Whether an actor learns beside the values of options
+    """
+
+    survey_share: float = 0.05
+    trial_share: float = 0.15
+    even_share: float = 0.3
+    fewest: int = 3
+    latest: int = 10
+    disable_errors: float = 3.0
+    actor: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("survey_share", "trial_share", "even_share"):
+            check_number(f"selection_kwargs[{name!r}]", getattr(self, name), at_least=0.0, at_most=1.0)
+        for name in ("fewest", "latest", "disable_errors"):
+            check_number(f"selection_kwargs[{name!r}]", getattr(self, name), at_least=1.0)
+        if not isinstance(self.actor, bool):
+            raise ValueError(f"selection_kwargs['actor'] must be True or False, not {self.actor!r}.")
+
+
+class CAPSSelector:
+    """
+    Whole episodes tell what policies are worth long before values do.
+
+    At first every source acts alone, and random actions for comparison: the survey. Then most episodes are for
+    learning: the actor samples, or the values of options explore, with stretches of sources or without; what may pay
+    most gets most of them. Some episodes are trials: of sources, and of the learners without exploration. What may be
+    the best is tried most, and what may be second to it (top-two Thompson sampling), so that evidence goes where it
+    decides something.
+
+    The model acts by the behaviour that is worth most with confidence: its mean less one error. The networks are kept
+    as they are when a learner comes to be worth more than ever.
+
+    :param source_names: the names of the sources
+    :param settings: its numbers
+    :param rng: random numbers
+    """
+
+    def __init__(self, source_names: Sequence[str], settings: Selection, rng: np.random.Generator) -> None:
+        self.settings, self.rng = settings, rng
+        self.sources = [Behaviour(name, is_source=True) for name in source_names]
+        actors = (ACTOR, SAMPLED_ACTOR) if settings.actor else ()
+        self.learners = [OPTIONS, *actors]
+        # By name: discounted returns to compare, and rewards for people
+        self.evidence: dict[str, Evidence] = {}
+        self.rewards: dict[str, Evidence] = {}
+        self.steps = self.trial_steps = 0
+        self.total_steps = 1
+        self.lowest, self.highest = np.inf, -np.inf
+        self.surveying = True
+        self.under_way: dict[int, Behaviour] = {}
+        # What the kept networks act by, None before any are kept
+        self.kept: Behaviour | None = None
+
+    def begin(self, total_steps: int) -> None:
+        """
+        Begin a run, with new episodes in all environments.
+
+        :param total_steps: how many steps it has
+        """
+        self.total_steps = max(total_steps, 1)
+        self.under_way.clear()
+
+    def of(self, behaviour: Behaviour) -> Evidence:
+        """
+        :param behaviour: one of those that are selected
+        :return: what is known of it
+        """
+        changes = behaviour in (*LEARNERS, EXPLORING, MIXING)
+        latest = self.settings.latest if changes else None
+        return self.evidence.setdefault(behaviour.name, Evidence(latest))
+
+    @property
+    def spread(self) -> float:
+        """Between the lowest and the highest return that anybody ever had."""
+        return max(self.highest - self.lowest, 0.0)
+
+    @property
+    def no_signal(self) -> bool:
+        """Whether all episodes so far had the same return, so that there is nothing to learn from yet."""
+        return self.spread == 0.0
+
+    @property
+    def disabled(self) -> set[str]:
+        """The names of the sources that are worse than random actions, and not by luck."""
+        random, errors = self.of(RANDOM), self.settings.disable_errors
+        return {each.name for each in self.sources if random.beats(self.of(each), self.spread, errors)}
+
+    def select(self, env: int) -> Behaviour:
+        """:return: who acts in the episode that starts in this environment"""
+        behaviour = self._to_survey() if self.surveying else self._to_try() or self._to_learn()
+        self.under_way[env] = behaviour
+        return behaviour
+
+    def _to_survey(self) -> Behaviour:
+        """Those that were tried least first."""
+        candidates = [*self.sources, RANDOM]
+        running = list(self.under_way.values())
+        tries = [self.of(each).n + running.count(each) for each in candidates]
+        return candidates[int(np.argmin(tries))]
+
+    def _to_try(self) -> Behaviour | None:
+        """One of the two that may be best, as far as the steps for trials allow."""
+        if self.trial_steps >= self.settings.trial_share * self.steps:
+            return None
+        disabled = self.disabled
+        candidates = [each for each in self.sources if each.name not in disabled] + self.trial_learners
+        if self.kept is not None:
+            candidates.append(BEST[self.kept])
+        draws = np.array([self.of(each).draw(self.rng, self.spread) for each in candidates])
+        # Without evidence all are infinite, and alike
+        order = np.lexsort((self.rng.random(len(draws)), -draws))
+        return candidates[order[0 if len(order) == 1 or self.rng.random() < 0.5 else 1]]
+
+    def _to_learn(self) -> Behaviour:
+        candidates = [EXPLORING]
+        if len(self.sources) > len(self.disabled):
+            candidates.append(MIXING)
+        if self.settings.actor:
+            candidates.append(SAMPLED_ACTOR)
+        if self.rng.random() < self.settings.even_share:
+            return candidates[self.rng.integers(len(candidates))]
+        draws = np.array([self.of(each).draw(self.rng, self.spread) for each in candidates])
+        return candidates[int(self.rng.choice(np.flatnonzero(draws == draws.max())))]
+
+    @property
+    def trial_learners(self) -> list[Behaviour]:
+        """Learners that are seen without exploration in trials alone: the actor samples while it learns."""
+        return [each for each in self.learners if each != SAMPLED_ACTOR]
+
+    def update(self, result: EpisodeResult) -> None:
+        """
+        Take the result of an episode into account.
+
+        :param result: what came of it
+        """
+        behaviour = result.behaviour
+        self.under_way.pop(result.env, None)
+        self.lowest, self.highest = min(self.lowest, result.discounted), max(self.highest, result.discounted)
+        evidence = self.of(behaviour)
+        evidence.add(result.discounted)
+        self.rewards.setdefault(behaviour.name, Evidence(self.settings.latest if evidence.latest else None)).add(
+            result.reward
+        )
+        self.steps += result.length
+        if not self.surveying and behaviour not in (EXPLORING, MIXING, SAMPLED_ACTOR):
+            self.trial_steps += result.length
+        if self.surveying:
+            tries = min(self.of(each).n for each in [*self.sources, RANDOM])
+            share = self.steps / self.total_steps / self.settings.survey_share if self.settings.survey_share else np.inf
+            self.surveying = not (tries >= self.settings.fewest and share >= 1.0) and share < 2.0
+
+    def improved(self) -> Behaviour | None:
+        """
+        Tell when networks are worth keeping as they are.
+
+        :return: the learner that has just come to be worth more than what was kept, None for none
+        """
+        learner = max(self.learners, key=self._worth)
+        before = -np.inf if self.kept is None else self._worth(BEST[self.kept])
+        return learner if self._worth(learner) > before else None
+
+    def keep(self, learner: Behaviour) -> None:
+        """
+        Remember that the networks are kept as they are.
+
+        :param learner: what they act by
+        """
+        self.kept = learner
+        for known in (self.evidence, self.rewards):
+            known[BEST[learner].name] = known[learner.name].copy()
+
+    def _worth(self, behaviour: Behaviour) -> float:
+        evidence = self.of(behaviour)
+        return evidence.mean - evidence.error(self.spread) if evidence.n else -np.inf
+
+    def decide(self) -> Behaviour:
+        """:return: what is worth most with confidence; the values of options where nothing is known"""
+        candidates = [*self.sources, *self.learners]
+        if self.kept is not None:
+            candidates.insert(len(self.sources), BEST[self.kept])
+        best = max(candidates, key=self._worth)
+        return OPTIONS if self._worth(best) == -np.inf else best
+
+    def source_chances(self) -> np.ndarray:
+        """:return: how likely each source is the best one, and at last how likely random actions are"""
+        known = [self.of(each) for each in [*self.sources, RANDOM]]
+        if min(each.n for each in known) == 0:
+            return np.full(len(known), 1.0 / len(known))
+        return chances(known, self.spread, self.rng)

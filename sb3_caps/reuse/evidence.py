@@ -1,0 +1,108 @@
+"""What is known of a behaviour's worth."""
+
+from collections import deque
+from collections.abc import Iterable
+
+import numpy as np
+
+
+class Evidence:
+    """
+    The returns of the episodes of one behaviour, as running moments: another episode costs the same, however many
+    there were.
+
+    Few episodes may be alike by luck. So the error of a mean counts one more episode, as far off as returns of the task
+    have ever been from their middle: a coin toss that failed twice is not known to fail always.
+
+    :param latest: how many episodes count, for a behaviour that changes as it learns; None for all of them
+    """
+
+    def __init__(self, latest: int | None = None) -> None:
+        self.n = 0
+        self.mean = 0.0
+        self._squares = 0.0
+        self.latest = latest
+        self._recent = None if latest is None else deque[float](maxlen=latest)
+
+    def add(self, value: float) -> None:
+        """
+        Count one more episode.
+
+        :param value: its return
+        """
+        if self._recent is not None:
+            self._recent.append(value)
+            self.n, self.mean, self._squares = 0, 0.0, 0.0
+            for each in self._recent:
+                self._count(each)
+        else:
+            self._count(value)
+
+    def _count(self, value: float) -> None:
+        # Welford's rule: equal returns have that return as their mean, to the last bit
+        self.n += 1
+        before = value - self.mean
+        self.mean += before / self.n
+        self._squares += before * (value - self.mean)
+
+    @property
+    def std(self) -> float:
+        """The standard deviation of the returns."""
+        return float(np.sqrt(self._squares / self.n)) if self.n else 0.0
+
+    def error(self, spread: float) -> float:
+        """
+        How far off the mean may be.
+
+        :param spread: between the lowest and the highest return of the task that anybody ever had
+        :return: the standard error of the mean, infinite without an episode
+        """
+        if self.n == 0:
+            return float("inf")
+        return float(np.sqrt((self._squares + spread**2 / 4) / (self.n + 1) / self.n))
+
+    def draw(self, rng: np.random.Generator, spread: float) -> float:
+        """
+        Draw what the behaviour may be worth (Thompson sampling).
+
+        :param rng: random numbers
+        :param spread: see ``error``
+        :return: a worth that the evidence allows, infinite without an episode
+        """
+        return float("inf") if self.n == 0 else self.mean + self.error(spread) * rng.standard_normal()
+
+    def beats(self, other: "Evidence", spread: float, errors: float) -> bool:
+        """
+        Tell whether this behaviour is better, and not by luck.
+
+        :param other: what is known of another behaviour
+        :param spread: see ``error``
+        :param errors: by how many standard errors of the difference
+        :return: whether the mean is that much higher; false where one of them has no episode
+        """
+        if self.n == 0 or other.n == 0:
+            return False
+        return self.mean - other.mean > errors * float(np.hypot(self.error(spread), other.error(spread)))
+
+    def copy(self) -> "Evidence":
+        """:return: the same episodes; others may be added to it, and all will count"""
+        found = Evidence()
+        found.n, found.mean, found._squares = self.n, self.mean, self._squares
+        return found
+
+
+def chances(evidence: Iterable[Evidence], spread: float, rng: np.random.Generator, n_draws: int = 1000) -> np.ndarray:
+    """
+    Tell how likely each of several behaviours is the best one.
+
+    :param evidence: what is known of each, an episode at least
+    :param spread: see ``Evidence.error``
+    :param rng: random numbers
+    :param n_draws: how many draws of what they may be worth to count
+    :return: a probability for each
+    """
+    means, errors = zip(*((each.mean, each.error(spread)) for each in evidence), strict=True)
+    drawn = np.array(means) + np.array(errors) * rng.standard_normal((n_draws, len(means)))
+    # Where nothing was ever paid all are alike
+    best = drawn == drawn.max(axis=1, keepdims=True)
+    return (best / best.sum(axis=1, keepdims=True)).mean(axis=0)
