@@ -68,7 +68,12 @@ def refused(file: Path, number: int, load: Callable[[], Any], is_whole: Callable
 def model() -> CAPS:
     source = DQN("MlpPolicy", Corridor(), seed=3, buffer_size=10, policy_kwargs={"net_arch": [8]})
     env = make_vec_env(Corridor, n_envs=2, seed=0)
-    arguments: dict[str, Any] = {"buffer_size": 60, "learning_starts": 10, "policy_kwargs": {"net_arch": [8]}}
+    arguments: dict[str, Any] = {
+        "buffer_size": 60,
+        "batch_size": 32,
+        "learning_starts": 10,
+        "policy_kwargs": {"net_arch": [8]},
+    }
     return CAPS("MlpPolicy", env, source_policies=[source], seed=0, **arguments).learn(80)
 
 

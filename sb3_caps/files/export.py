@@ -1,68 +1,58 @@
 """Models and sources as arrays and a plain description: files that can be loaded without running anything."""
 
-import io
-import json
+import math
 import pkgutil
+import reprlib
 import warnings
-import zipfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch as th
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.policies import BasePolicy
-from stable_baselines3.common.save_util import open_path, save_to_zip_file
-from stable_baselines3.common.torch_layers import FlattenExtractor, NatureCNN
-from stable_baselines3.common.type_aliases import TrainFreq, TrainFrequencyUnit
+from stable_baselines3.common.type_aliases import GymEnv
+from stable_baselines3.common.utils import check_for_correct_spaces
+from torch.overrides import TorchFunctionMode
 
+from sb3_caps.files.archive import is_archive, read_archive, write_archive
 from sb3_caps.files.descriptions import (
+    as_plain,
     build_normalizer,
-    build_record,
     build_space,
+    build_use,
     describe_normalizer,
-    describe_record,
     describe_space,
-    is_plain,
+    describe_use,
+    largest,
 )
-from sb3_caps.files.save_util import atomic_write
+from sb3_caps.files.plain import Kind, check_no_marks
 from sb3_caps.files.saved_models import ModelPath
-from sb3_caps.reuse.checks import constructor_arguments
+from sb3_caps.files.schema import (
+    ACTIVATIONS,
+    ARGUMENTS,
+    CAPS_NETWORK,
+    EXTRACTORS,
+    MODEL,
+    POLICY,
+    POLICY_ARGUMENTS,
+    PROGRESS,
+    SOURCE,
+)
 from sb3_caps.reuse.options import OptionSet
 from sb3_caps.reuse.scale import ReturnScale
 from sb3_caps.sources.act import ObservationNormalizer, PolicyAct, SourcePolicy
-from sb3_caps.sources.evaluate import ELEMENTWISE
 from sb3_caps.sources.load import as_source
 
-FORMAT = "sb3_caps export 6"
+Model = TypeVar("Model", bound=BaseAlgorithm)
 POLICIES = {
     "dqn": "stable_baselines3.dqn.policies:DQNPolicy",
     "actor-critic": "stable_baselines3.common.policies:ActorCriticPolicy",
     "caps": "sb3_caps.caps.policies:CAPSPolicy",
 }
-EXTRACTORS = {extractor.__name__: extractor for extractor in (FlattenExtractor, NatureCNN)}
-ACTIVATIONS = {activation.__name__: activation for activation in ELEMENTWISE}
-# What a policy takes beside its activation and its extractor, by kind
-PLAIN_ARGUMENTS = {
-    "dqn": ("net_arch", "normalize_images"),
-    "actor-critic": ("net_arch", "normalize_images", "share_features_extractor"),
-    "caps": (
-        "net_arch",
-        "normalize_images",
-        "termination",
-        "initial_termination",
-        "termination_learning_rate",
-        "shared_values",
-        "averaging",
-    ),
-}
-EXTRACTOR_ARGUMENTS = ("features_dim", "normalized_image")
-# Of an algorithm: code, what is described on its own, and where the user's files are
-NOT_EXPORTED = {"policy", "env", "device", "policy_kwargs", "replay_buffer_class", "source_policies", "tensorboard_log"}
-# What a model remembers of its episodes, beside its networks
-RECORDS = {"_trials": "sb3_caps.caps.trials:Trials", "_use": "sb3_caps.caps.summary:UseOfOptions"}
-COUNTS = ("num_timesteps", "_n_updates", "_n_calls", "_episode_num")
-SHARES = ("exploration_rate", "_current_progress_remaining")
+# Arguments that a model keeps under another name
+KEPT_AS = {"stats_window_size": "_stats_window_size", "exploration_schedule": "given_exploration_schedule"}
 
 
 def export_source(source: Any, path: str | Path) -> None:
@@ -75,7 +65,7 @@ def export_source(source: Any, path: str | Path) -> None:
     :param path: the file; ``.npz`` is added to a path without a suffix
     """
     arrays: dict[str, np.ndarray] = {}
-    _write(path, {"source": _describe_source(as_source(source), arrays, "source")}, arrays)
+    _write(path, "source", SOURCE, _describe_source(as_source(source), arrays, "source"), arrays)
 
 
 def export_model(model: BaseAlgorithm, path: str | Path) -> None:
@@ -90,25 +80,21 @@ def export_model(model: BaseAlgorithm, path: str | Path) -> None:
     name = type(model).__name__
     if name != "CAPS":
         raise ValueError(f"{name} cannot be exported as a model, only CAPS: see export_source for what it has learned.")
+    state: dict[str, Any] = vars(model)
     arrays: dict[str, np.ndarray] = {}
-    names = constructor_arguments(type(model)).keys() - NOT_EXPORTED
-    arguments = {key: value for key, value in vars(model).items() if key in names}
-    arguments["exploration_schedule"] = vars(model)["given_exploration_schedule"]
-    train_freq: Any = arguments["train_freq"]
-    arguments["train_freq"] = [train_freq.frequency, train_freq.unit.value]
-    left_out = [key for key, value in arguments.items() if not is_plain(value)]
-    left_out += ["policy_kwargs"] * bool(model.policy_kwargs.keys() & {"optimizer_class", "optimizer_kwargs"})
-    if left_out:
-        warnings.warn(f"{', '.join(sorted(left_out))} are code and not exported: pass them to load.", stacklevel=3)
+    arguments, left_out = _describe_arguments(model)
     content = {
         "algorithm": name,
-        "policy": _describe_policy(model.policy, arrays, "policy", name),
-        "arguments": {key: value for key, value in arguments.items() if key not in left_out},
-        "progress": {key: getattr(model, key) for key in (*COUNTS, *SHARES)},
-        "records": {key: describe_record(vars(model)[key]) for key in RECORDS},
-        "return_scale": 0.0 if vars(model)["_scale"] is None else vars(model)["_scale"].value,
+        "policy": _describe_policy(model.policy, arrays, "model", name),
+        "arguments": arguments,
+        "progress": {key: as_plain(state[key]) for key in PROGRESS},
+        "selector": {key: _states(state["selector"], key) for key in ("evidence", "rewards")},
+        "use": describe_use(state["_use"]),
+        "return_scale": float(state["_scale"].value),
     }
-    _write(path, {"model": content}, arrays)
+    _write(path, "model", MODEL, content, arrays)
+    if left_out:
+        warnings.warn(f"Not exported, pass it to load: {'; '.join(left_out)}.", stacklevel=3)
 
 
 def is_export(path: ModelPath) -> bool:
@@ -116,18 +102,7 @@ def is_export(path: ModelPath) -> bool:
     :param path: a file
     :return: whether ``export_source`` or ``export_model`` wrote it
     """
-    file = open_path(path, "r", verbose=0, suffix="zip")
-    start = file.tell()
-    try:
-        with zipfile.ZipFile(file) as archive:
-            return "description.npy" in archive.namelist()
-    except Exception:  # there is nothing that a zip file with other bits in it may not raise
-        return False
-    finally:
-        if isinstance(path, (str, Path)):
-            file.close()
-        else:
-            file.seek(start)
+    return is_archive(path)
 
 
 def source_from_export(path: Path) -> SourcePolicy:
@@ -135,90 +110,152 @@ def source_from_export(path: Path) -> SourcePolicy:
     :param path: what ``export_source`` or ``export_model`` wrote
     :return: the source policy
     """
-    content, arrays = _read(path)
     try:
-        if "source" in content:
-            return _build_source(content["source"], arrays, "source")
-        policy = _build_policy(content["model"]["policy"], arrays, "policy")
-        return _source_of(policy, path.stem, policy.options.normalizer)
-    except Exception as error:  # a description that was changed by hand may raise anything
+        part, content, arrays = _read(path)
+        with _NoLargerThan(arrays):
+            if part == "source":
+                return _build_source(content, arrays, part)
+            policy = _build_policy(content["policy"], arrays, part)
+            return _source_of(policy, path.stem, policy.options.normalizer)
+    except Exception as error:  # what was damaged, or changed by hand, may raise anything
         raise _damaged(path, error) from error
 
 
-def saved_from_export(path: ModelPath, algorithm: type[BaseAlgorithm], policy_kwargs: dict[str, Any]) -> io.BytesIO:
+def model_from_export(
+    path: ModelPath,
+    algorithm: type[Model],
+    env: GymEnv | None,
+    device: th.device | str,
+    given: Mapping[str, Any],
+) -> Model:
     """
+    Build a model from plain values and arrays. Nothing of the file is run, imported or handed on to be read as code.
+
     :param path: what ``export_model`` wrote
-    :param algorithm: the class that is about to load it
-    :param policy_kwargs: what its policy gets in place of what was exported, and of what is code and was not
-    :return: the same model as SB3 saves it
+    :param algorithm: the class of the model
+    :param env: the environment to learn in, None to act alone
+    :param device: where to compute
+    :param given: arguments in place of those of the file, and of those that are code; ``policy_kwargs`` are merged
+    :return: the model
     """
-    content, arrays = _read(path)
-    found = content["model"].get("algorithm") if "model" in content else "source policy"
+    try:
+        part, content, arrays = _read(path)
+        spaces = _build_spaces(content["policy"], arrays, part)
+    except Exception as error:  # as above
+        raise _damaged(path, error) from error
+    found = content["algorithm"] if part == "model" else "source policy"
     if found not in [base.__name__ for base in algorithm.__mro__]:
         raise ValueError(f"{path} is no {algorithm.__name__} model, this is a {found}: pass it in source_policies.")
+    described = content["policy"]
+    own = {key: value for key, value in described["arguments"].items() if key in CAPS_NETWORK}
+    policy_kwargs = _layer_arguments(described) | own | (given.get("policy_kwargs") or {})
+    arguments = {**content["arguments"], **given, "policy_kwargs": policy_kwargs}
+    create: Callable[..., Any] = algorithm
+    model = create(pkgutil.resolve_name(POLICIES["caps"]), env, device=device, **arguments, _init_setup_model=False)
+    if model.env is not None:
+        check_for_correct_spaces(model.env, *spaces)
+    model.observation_space, model.action_space = spaces
     try:
-        described = content["model"]["policy"]
-        policy = _build_policy(described, arrays, "policy", policy_kwargs)
-        arguments = content["model"]["arguments"]
-        allowed = constructor_arguments(algorithm).keys() - NOT_EXPORTED
-        data = {key: value for key, value in arguments.items() if key in allowed and is_plain(value)}
-        progress = content["model"]["progress"]
-        data |= {key: int(progress[key]) for key in COUNTS} | {key: float(progress[key]) for key in SHARES}
-        data["_scale"] = ReturnScale(float(arguments["gamma"]), n_envs=1)
-        data["_scale"].value = float(content["model"]["return_scale"])
-        second = {"_trials": float(arguments["gamma"]), "_use": len(policy.options)}
-        for key, record in content["model"]["records"].items():
-            if record is not None:
-                new = pkgutil.resolve_name(RECORDS[key])(policy.options.n_sources, second[key])
-                data[key] = build_record(new, record)
-        frequency, unit = data["train_freq"]
-        data["train_freq"] = TrainFreq(int(frequency), TrainFrequencyUnit(unit))
-        data["given_exploration_schedule"] = data.pop("exploration_schedule", None)
-        data |= {
-            "policy_class": type(policy),
-            "policy_kwargs": _network_arguments(described)
-            | {key: described["arguments"][key] for key in ("execution", "shared_values", "averaging")}
-            | policy_kwargs,
-            "observation_space": policy.observation_space,
-            "action_space": policy.action_space,
-            "options": policy.options,
-            "source_names": policy.options.source_names,
-            "n_envs": 1,
-        }
-        states = [policy, policy.optimizer, policy.termination_optimizer]
-    except Exception as error:  # a description that was changed by hand may raise anything
-        raise _damaged(path, error, f", or does not fit policy_kwargs {policy_kwargs}" * bool(policy_kwargs)) from error
-    saved, names = io.BytesIO(), ("policy", "policy.optimizer", "policy.termination_optimizer")
-    save_to_zip_file(saved, data, {name: state.state_dict() for name, state in zip(names, states, strict=True)})
-    saved.seek(0)
-    return saved
+        with _NoLargerThan(arrays):
+            _fill(model, content, arrays)
+    except Exception as error:  # as above
+        values = ", ".join(f"{key} {reprlib.repr(value)}" for key, value in given.items())
+        raise _damaged(path, error, f", or does not fit {values}" * bool(given)) from error
+    return model
 
 
-def _write(path: str | Path, content: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-    everything: dict[str, Any] = {"description": np.array(json.dumps({"format": FORMAT, **content})), **arrays}
-    with atomic_write(path, suffix="npz") as file:
-        np.savez_compressed(file, **everything)
+def _write(path: str | Path, part: str, kind: Kind, content: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+    try:
+        check_no_marks(content, part)
+        kind.read(content, part)
+    except ValueError as error:
+        raise ValueError(f"This cannot be exported: save it ({error}).") from error
+    write_archive(path, {part: content}, arrays)
 
 
-def _read(path: ModelPath) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def _read(path: ModelPath) -> tuple[str, dict[str, Any], dict[str, np.ndarray]]:
     """
     :param path: what ``_write`` wrote
-    :return: the description and the arrays
+    :return: whether it is a source or a model, its description and its arrays
     """
-    try:
-        # Without pickles an array is numbers and nothing else
-        with np.load(path, allow_pickle=False) as file:
-            arrays = dict(file)
-        content = json.loads(arrays.pop("description").item())
-        if content["format"] != FORMAT:
-            raise ValueError(f"it is '{content['format']}', and this version reads '{FORMAT}'")
-    except Exception as error:  # there is nothing that a zip file with other bits in it may not raise
-        raise _damaged(path, error) from error
-    return content, arrays
+    content, arrays = read_archive(path)
+    for part, kind in (("source", SOURCE), ("model", MODEL)):
+        if content.keys() == {part}:
+            return part, kind.read(content[part], part), arrays
+    raise ValueError(f"a description holds a source or a model, not {', '.join(content) or 'nothing'}")
 
 
 def _damaged(path: ModelPath, error: Exception, or_else: str = "") -> ValueError:
     return ValueError(f"{path} is damaged, or no export{or_else} ({type(error).__name__}: {error}).")
+
+
+class _NoLargerThan(TorchFunctionMode):
+    """
+    Layers are made of what the arrays of a file can fill, whatever the numbers in its description say.
+
+    :param arrays: the arrays
+    """
+
+    def __init__(self, arrays: dict[str, np.ndarray]) -> None:
+        super().__init__()
+        self.most = largest(arrays)
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if func is th.empty:
+            size = math.prod(args[0] if isinstance(args[0], (tuple, list)) else args)
+            if size > self.most:
+                raise ValueError(f"a layer has {size} parameters, and no array of the file more than {self.most}")
+        return func(*args, **(kwargs or {}))
+
+
+def _describe_arguments(model: BaseAlgorithm) -> tuple[dict[str, Any], list[str]]:
+    """
+    :param model: a model
+    :return: the arguments of its constructor in plain values, and why others are left out
+    """
+    arguments, left_out = {}, []
+    for name, kind in ARGUMENTS.items():
+        value = as_plain(vars(model)[KEPT_AS.get(name, name)])
+        try:
+            kind.read(value, name)
+            check_no_marks(value, name)
+            arguments[name] = value
+        except ValueError as error:
+            left_out.append(str(error))
+    code = sorted(model.policy_kwargs.keys() & {"optimizer_class", "optimizer_kwargs"})
+    return arguments, [*left_out, *(f"policy_kwargs[{name!r}] is code" for name in code)]
+
+
+def _states(selector: Any, name: str) -> dict[str, Any]:
+    """:return: what a selector knows of each behaviour; nothing where it chooses without"""
+    return {behaviour: evidence.state() for behaviour, evidence in getattr(selector, name, {}).items()}
+
+
+def _fill(model: Any, content: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+    """
+    :param model: with its arguments
+    :param content: its description
+    :param arrays: its arrays
+    """
+    described = content["policy"]
+    model.n_envs = 1 if model.env is None else model.n_envs
+    model.options, gate = _build_options(described, arrays, "model", model.action_space)
+    model.source_names = model.options.source_names
+    vars(model).update(content["progress"])
+    vars(model)["_use"] = build_use(content["use"], len(model.options))
+    vars(model)["_scale"] = scale = ReturnScale(model.gamma, model.n_envs)
+    scale.value = content["return_scale"]
+    model._setup_model()
+    model.policy.load_state_dict(_state(model.policy, arrays, "model"))
+    if hasattr(model.selector, "restore"):
+        model.selector.restore(**content["selector"])
+    # With other sources, or without `safe`, a model acts by what it can; else as it did
+    known_sources = {*model.options.source_names}
+    acts_as_before = not gate.controller.is_source or gate.controller.name in known_sources
+    if acts_as_before and model.safe == content["arguments"]["safe"]:
+        model.gate.controller, model.gate.disabled = gate.controller, gate.disabled & known_sources
 
 
 def _describe_source(source: SourcePolicy, arrays: dict[str, np.ndarray], prefix: str) -> dict[str, Any]:
@@ -227,19 +264,30 @@ def _describe_source(source: SourcePolicy, arrays: dict[str, np.ndarray], prefix
         raise ValueError(f"Source policy '{source.name}' {what}, which is code, and cannot be exported: save it.")
     return {
         "name": source.name,
+        "deterministic": source.deterministic,
         "policy": _describe_policy(source.policy, arrays, prefix, source.name),
         "normalizer": describe_normalizer(getattr(source.act, "normalizer", None), arrays, prefix, source.name),
     }
 
 
 def _build_source(description: dict[str, Any], arrays: dict[str, np.ndarray], prefix: str) -> SourcePolicy:
-    normalizer = build_normalizer(description["normalizer"], arrays, prefix)
-    return _source_of(_build_policy(description["policy"], arrays, prefix), str(description["name"]), normalizer)
+    policy = _build_policy(description["policy"], arrays, prefix)
+    normalizer = build_normalizer(description["normalizer"], arrays, prefix, policy.observation_space)
+    return _source_of(policy, description["name"], normalizer, description["deterministic"])
 
 
-def _source_of(policy: Any, name: str, normalizer: ObservationNormalizer | None) -> SourcePolicy:
-    act = PolicyAct(policy, None if normalizer is None else normalizer.statistics)
-    return SourcePolicy(act, name, observation_space=policy.observation_space, action_space=policy.action_space)
+def _source_of(
+    policy: Any, name: str, normalizer: ObservationNormalizer | None, deterministic: bool = True
+) -> SourcePolicy:
+    act = PolicyAct(policy)
+    act.normalizer = normalizer
+    return SourcePolicy(
+        act,
+        name,
+        observation_space=policy.observation_space,
+        action_space=policy.action_space,
+        deterministic=deterministic,
+    )
 
 
 def _describe_policy(given: BasePolicy, arrays: dict[str, np.ndarray], prefix: str, name: str) -> dict[str, Any]:
@@ -265,29 +313,37 @@ def _describe_policy(given: BasePolicy, arrays: dict[str, np.ndarray], prefix: s
         raise ValueError(
             f"'{name}' is {refused} and cannot be exported, only plain policies of DQN, PPO, A2C and CAPS: save it."
         )
+    # Not all that a policy of SB3 takes is among these
+    parameters = {**vars(policy), **policy._get_constructor_parameters()}
     description: dict[str, Any] = {
         "kind": kind,
         "observation_space": describe_space(policy.observation_space, arrays, f"{prefix}/observations", name),
         "action_space": describe_space(policy.action_space, arrays, f"{prefix}/actions", name),
         "activation_fn": policy.activation_fn.__name__,
         "features_extractor": policy.features_extractor_class.__name__,
-        "features_extractor_kwargs": policy.features_extractor_kwargs,
-        "arguments": {key: getattr(policy, key) for key in PLAIN_ARGUMENTS[kind]},
+        "features_extractor_kwargs": as_plain(policy.features_extractor_kwargs),
+        "arguments": {key: as_plain(parameters[key]) for key in POLICY_ARGUMENTS[kind]},
     }
     if kind == "caps":
         options: OptionSet = policy.options
-        description["arguments"] |= {"execution": policy.execution_mode, "margin": policy.margin}
+        controller = policy.gate.controller
         description["options"] = {
             "observation_space": describe_space(options.observation_space, arrays, f"{prefix}/emitted", name),
             "normalizer": describe_normalizer(options.normalizer, arrays, f"{prefix}/emitted", name),
             "sources": [_describe_source(source, arrays, f"{prefix}/{i}") for i, source in enumerate(options.sources)],
         }
+        description["gate"] = {
+            "controller": {"name": controller.name, "is_source": controller.is_source},
+            "disabled": sorted(policy.gate.disabled),
+        }
     arrays |= {f"{prefix}/{key}": value.detach().cpu().numpy() for key, value in policy.state_dict().items()}
     # Whatever else it is made of would be lost in silence
     try:
-        same = _layers(_build_policy(description, arrays, prefix)) == _layers(policy)
+        same = _layers(_build_policy(POLICY.read(description, name), arrays, prefix)) == _layers(policy)
     except (KeyError, RuntimeError):
         same = False
+    except ValueError as error:
+        raise ValueError(f"'{name}' cannot be exported: save it ({error}).") from error
     if not same:
         raise ValueError(f"The layers of '{name}' are not those that its arguments make: it cannot be exported.")
     return description
@@ -304,41 +360,65 @@ def _is_of(policy: BasePolicy, base: str) -> bool:
     return type(policy).__module__ == module and isinstance(policy, pkgutil.resolve_name(base))
 
 
-def _network_arguments(description: dict[str, Any]) -> dict[str, Any]:
-    given = description["features_extractor_kwargs"]
+def _layer_arguments(description: dict[str, Any]) -> dict[str, Any]:
+    """:return: the arguments of a policy that say what its layers are"""
     return {
         "net_arch": description["arguments"]["net_arch"],
-        "normalize_images": bool(description["arguments"]["normalize_images"]),
+        "normalize_images": description["arguments"]["normalize_images"],
         "activation_fn": ACTIVATIONS[description["activation_fn"]],
         "features_extractor_class": EXTRACTORS[description["features_extractor"]],
-        "features_extractor_kwargs": {key: given[key] for key in EXTRACTOR_ARGUMENTS if key in given},
+        "features_extractor_kwargs": description["features_extractor_kwargs"],
     }
 
 
-def _build_policy(
-    description: dict[str, Any], arrays: dict[str, np.ndarray], prefix: str, others: dict[str, Any] | None = None
-) -> Any:
+def _build_spaces(description: dict[str, Any], arrays: dict[str, np.ndarray], prefix: str) -> tuple[Any, Any]:
+    """:return: the spaces of observations and actions"""
+    return (
+        build_space(description["observation_space"], arrays, f"{prefix}/observations"),
+        build_space(description["action_space"], arrays, f"{prefix}/actions"),
+    )
+
+
+def _build_options(
+    description: dict[str, Any], arrays: dict[str, np.ndarray], prefix: str, action_space: Any
+) -> tuple[OptionSet, Any]:
+    """:return: the options of a policy of CAPS, and which of them it acts by"""
+    from sb3_caps.caps.gate import Gate  # models import what exports them
+
+    given = description["options"]
+    sources = [_build_source(source, arrays, f"{prefix}/{i}") for i, source in enumerate(given["sources"])]
+    emitted = build_space(given["observation_space"], arrays, f"{prefix}/emitted")
+    options = OptionSet(sources, emitted, action_space)
+    options.normalizer = build_normalizer(given["normalizer"], arrays, f"{prefix}/emitted", emitted)
+    gate = Gate(description["gate"]["controller"], set(description["gate"]["disabled"]))
+    if gate.controller.is_source and gate.controller.name not in options.source_names:
+        raise ValueError(
+            f"{prefix}/policy/gate/controller must be one of {options.source_names}, not {gate.controller.name}"
+        )
+    return options, gate
+
+
+def _build_policy(description: dict[str, Any], arrays: dict[str, np.ndarray], prefix: str) -> Any:
     """
     :param description: what ``_describe_policy`` returned
     :param arrays: the parameters
     :param prefix: what their names begin with
-    :param others: arguments in place of those that were described
     :return: the policy
     """
     kind = description["kind"]
-    observation_space = build_space(description["observation_space"], arrays, f"{prefix}/observations")
-    action_space = build_space(description["action_space"], arrays, f"{prefix}/actions")
-    known = {*PLAIN_ARGUMENTS[kind], *(("execution", "margin") if kind == "caps" else ())}
-    arguments = {key: value for key, value in description["arguments"].items() if key in known}
-    arguments |= _network_arguments(description)
+    observation_space, action_space = _build_spaces(description, arrays, prefix)
+    arguments = description["arguments"] | _layer_arguments(description)
     if kind == "caps":
-        given = description["options"]
-        sources = [_build_source(source, arrays, f"{prefix}/{i}") for i, source in enumerate(given["sources"])]
-        emitted = build_space(given["observation_space"], arrays, f"{prefix}/emitted")
-        arguments["options"] = OptionSet(sources, emitted, action_space)
-        arguments["options"].normalizer = build_normalizer(given["normalizer"], arrays, f"{prefix}/emitted")
-    policy = pkgutil.resolve_name(POLICIES[kind])(
-        observation_space, action_space, lambda _: 1e-4, **{**arguments, **(others or {})}
-    )
-    policy.load_state_dict({key: th.as_tensor(arrays[f"{prefix}/{key}"]) for key in policy.state_dict()})
+        arguments["options"], arguments["gate"] = _build_options(description, arrays, prefix, action_space)
+    policy = pkgutil.resolve_name(POLICIES[kind])(observation_space, action_space, lambda _: 1e-4, **arguments)
+    found = _state(policy, arrays, prefix)
+    if len(found) < len(policy.state_dict()):
+        raise KeyError(f"parameters of {prefix}")
+    policy.load_state_dict(found)
     return policy
+
+
+def _state(policy: BasePolicy, arrays: dict[str, np.ndarray], prefix: str) -> dict[str, th.Tensor]:
+    """:return: those parameters of a policy that are there"""
+    names = {key: f"{prefix}/{key}" for key in policy.state_dict()}
+    return {key: th.as_tensor(arrays[name]) for key, name in names.items() if name in arrays}

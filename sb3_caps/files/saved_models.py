@@ -48,12 +48,16 @@ def saved_attributes(path: ModelPath) -> dict[str, Any]:
     start = file.tell()
     try:
         with zipfile.ZipFile(file) as archive:
-            damaged = archive.testzip()
-            if damaged is not None:
-                raise ValueError(f"{damaged} in it is damaged")
+            # First whether it is such a file at all: others may be large
             missing = {"data", "policy.pth"} - set(archive.namelist())
             if missing:
                 raise ValueError(f"there is no {' and no '.join(sorted(missing))} in it")
+            with archive.open("data") as data:
+                if data.read(1) != b"{":
+                    raise ValueError("its data is no JSON")
+            damaged = archive.testzip()
+            if damaged is not None:
+                raise ValueError(f"{damaged} in it is damaged")
             return json.loads(archive.read("data"))
     except Exception as error:  # there is nothing that a zip file with other bits in it may not raise
         reason = f"{type(error).__name__}: {error}"
