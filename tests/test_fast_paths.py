@@ -17,13 +17,12 @@ from stable_baselines3.dqn.policies import CnnPolicy, DQNPolicy
 from torch import nn
 
 from sb3_caps import CAPS, as_source
-from sb3_caps.caps.acting import ActingNetwork
-from sb3_caps.caps.targets import option_targets
+from sb3_caps.caps.losses import action_log_probs, option_targets
 from sb3_caps.replay.batches import distinct_rows, part
 from sb3_caps.reuse.options import OptionSet
 from sb3_caps.sources.evaluate import SourceStack, architecture
 from tests.paper import paper
-from tests.toy_world import Corridor, go_right
+from tests.toy_world import Corridor, go_left, go_right
 
 ACTIONS = spaces.Discrete(5)
 # What they do in the ten cells of the corridor
@@ -118,8 +117,7 @@ def test_acting_pass_equals_the_network(kind: str, termination: float | None, se
     model = CAPS(policy, env, source_policies=[go_right], **arguments, **settings)
     model.learn(60)
     assert model._last_obs is not None
-    assert model._last_option_actions is not None
-    network, sources = ActingNetwork(model.policy), model._last_option_actions[:, :1]
+    network, sources = model.policy.acting(), model._last_option_actions[:, :1]
     assert (network.hidden is not None) == (kind in ("box", "discrete"))
     with th.no_grad():
         found = model.policy.acting_net(model.policy.obs_to_tensor(model._last_obs)[0])
@@ -129,22 +127,78 @@ def test_acting_pass_equals_the_network(kind: str, termination: float | None, se
         np.testing.assert_allclose(ours, theirs.numpy(), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["box", "discrete", "image", "dict"])
+def test_acting_pass_of_the_actor_equals_its_network(kind: str) -> None:
+    policy = {"image": "CnnPolicy", "dict": "MultiInputPolicy"}.get(kind, "MlpPolicy")
+    env = make_vec_env(lambda: Corridor(kind), n_envs=3, seed=0)
+    model = CAPS(policy, env, source_policies=[go_right], learning_starts=10, buffer_size=100, seed=0).learn(60)
+    assert model._last_obs is not None
+    actor, acting = model.policy.actor, model.policy.acting()
+    assert actor is not None
+    assert (acting.preferences is not None) == (kind in ("box", "discrete"))
+    with th.no_grad():
+        features = model.policy.acting_net.features(model.policy.obs_to_tensor(model._last_obs)[0])
+        logits = actor.policy_net(features)
+    found = acting.option_probabilities(model._last_obs)
+    np.testing.assert_allclose(found, logits.softmax(dim=1).numpy(), rtol=1e-4, atol=1e-6)
+    # How likely an action is, is what is learned from
+    options, likely = model.policy.actor_options(acting, model._last_obs, model._last_option_actions, model.rng)
+    actions = model._last_option_actions[np.arange(3), options]
+    agreements = th.as_tensor(model._last_option_actions == actions[:, None])
+    np.testing.assert_allclose(np.log(likely), action_log_probs(logits, agreements).numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_the_actor_follows_an_option_of_the_most_likely_action() -> None:
+    """Two sources and three actions: options with a probability of 0.3, 0.1, 0.15, 0.35 and 0.1."""
+    model = CAPS("MlpPolicy", Corridor(), source_policies=[go_right, go_left], seed=0)
+    actor, weights = model.policy.actor, np.array([0.3, 0.1, 0.15, 0.35, 0.1])
+    assert actor is not None
+    actor.start_from(weights)
+    nn.init.zeros_(actor.policy_net[-1].weight)  # type: ignore[arg-type]
+    n_envs = 20_000
+    observations = np.zeros((n_envs, 10), dtype=np.float32)
+
+    def choose(sources: list[int], rng: np.random.Generator | None) -> tuple[np.ndarray, np.ndarray]:
+        actions = np.tile([*sources, 0, 1, 2], (n_envs, 1))
+        return model.policy.actor_options(model.policy.acting(), observations, actions, rng)
+
+    # Both sources and an action agree on 0: 0.55 against 0.35
+    options, likely = choose([0, 0], None)
+    assert set(options) == {0}
+    np.testing.assert_allclose(likely, 0.55, rtol=1e-5)
+    # The second source and an action on 1: 0.45 against 0.4 of the first one and an action on 2
+    assert set(choose([2, 1], None)[0]) == {3}
+    # A draw follows each option as it is likely
+    options, likely = choose([0, 0], np.random.default_rng(0))
+    np.testing.assert_allclose(np.bincount(options, minlength=5) / n_envs, weights, atol=0.015)
+    np.testing.assert_allclose(likely, np.array([0.55, 0.55, 0.55, 0.35, 0.1])[options], rtol=1e-5)
+
+
+# lead: ActingNetwork looks for hooks and replaced forwards of the Q-network, and not of the actor
+def test_a_hook_of_the_actor_is_seen() -> None:
+    model = CAPS("MlpPolicy", Corridor(), source_policies=[go_right], seed=0)
+    assert model.policy.actor is not None
+    model.policy.actor.policy_net[-1].register_forward_hook(lambda _, __, found: found + th.tensor([50.0, 0, 0, 0]))
+    found = model.policy.acting().option_probabilities(np.eye(10, dtype=np.float32)[:2])
+    np.testing.assert_allclose(found, [[1, 0, 0, 0]] * 2, atol=1e-6)
+
+
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda policy: pickle.loads(pickle.dumps(policy))])
 def test_arrays_of_a_copy_are_its_own(copied: Any) -> None:
     model = CAPS("MlpPolicy", Corridor(), seed=0)
     observation = np.eye(10, dtype=np.float32)
-    before, _ = ActingNetwork(model.policy)(observation, NO_SOURCES)
+    before, _ = model.policy.acting()(observation, NO_SOURCES)
     twin = copied(model.policy)
     with th.no_grad():
         twin.acting_net.q_net[-1].bias += 1
-    np.testing.assert_array_equal(ActingNetwork(model.policy)(observation, NO_SOURCES)[0], before)
-    np.testing.assert_allclose(ActingNetwork(twin)(observation, NO_SOURCES)[0], before + 1, rtol=1e-5)
+    np.testing.assert_array_equal(model.policy.acting()(observation, NO_SOURCES)[0], before)
+    np.testing.assert_allclose(twin.acting()(observation, NO_SOURCES)[0], before + 1, rtol=1e-5)
 
 
 def test_arrays_follow_parameters_that_learn() -> None:
     model = CAPS("MlpPolicy", Corridor(), seed=0)
     observation = np.eye(10, dtype=np.float32)
-    network = ActingNetwork(model.policy)
+    network = model.policy.acting()
     model.policy.load_state_dict(CAPS("MlpPolicy", Corridor(), seed=1).policy.state_dict())
     with th.no_grad():
         expected = model.policy.acting_net(th.as_tensor(observation)).values.numpy()
@@ -153,7 +207,7 @@ def test_arrays_follow_parameters_that_learn() -> None:
 
 def test_many_observations_are_left_to_torch() -> None:
     model = CAPS("MlpPolicy", Corridor(), policy_kwargs={"net_arch": [512, 512]}, seed=0)
-    network = ActingNetwork(model.policy)
+    network = model.policy.acting()
     assert network.hidden is not None
     assert network.most_rows == 1
     observations = np.eye(10, dtype=np.float32)
@@ -221,7 +275,7 @@ def test_a_gradient_step_is_that_of_the_plain_loss(kind: str, sequence_length: i
         # So that errors are on both sides of 1
         list(model.q_net.q_net.parameters())[-1].add_(th.linspace(-2, 2, len(model.options)))
     plain = copy.deepcopy(model.q_net)
-    np.random.seed(0)
+    state = model.rng.bit_generator.state
     data = model.replay_buffer.sample(8)
     length, n_sequences = data.mask.shape
     split: Any = [part(data.observations, 0, length * n_sequences), part(data.observations, n_sequences)]
@@ -239,7 +293,7 @@ def test_a_gradient_step_is_that_of_the_plain_loss(kind: str, sequence_length: i
     loss = errors[data.agreements & data.mask[..., None]].sum() / data.mask.sum()
     loss.backward()
     nn.utils.clip_grad_norm_(plain.parameters(), 0.05)
-    np.random.seed(0)
+    model.rng.bit_generator.state = state
     model.train(gradient_steps=1, batch_size=8)
     assert model.logger.name_to_value["train/loss"] == pytest.approx(loss.item(), rel=1e-4)
     for ours, theirs in zip(model.q_net.q_net.parameters(), plain.q_net.parameters(), strict=True):
@@ -308,7 +362,6 @@ def test_fused_adam_learns_what_plain_adam_does() -> None:
         env = make_vec_env(lambda: Corridor(), n_envs=2, seed=0)
         model = CAPS("MlpPolicy", env, seed=0, learning_starts=1000, policy_kwargs={"optimizer_kwargs": optimizer})
         model.learn(40)
-        np.random.seed(0)
         model.train(gradient_steps=20, batch_size=16)
         return model
 

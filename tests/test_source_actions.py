@@ -47,7 +47,7 @@ def acted(source: Any, observations: Any = None, space: spaces.Space = BOX) -> n
     ],
 )
 def test_what_is_understood(returned: Any) -> None:
-    assert acted(lambda observations: returned).tolist() == [1] * LENGTH
+    assert acted(lambda observations: returned[: len(observations)]).tolist() == [1] * LENGTH
 
 
 def test_two_environments_are_no_state() -> None:
@@ -62,7 +62,7 @@ def test_two_environments_are_no_state() -> None:
         (lambda _: [[1], [1, 2]], ValueError, r"'tried' returned no batch of actions: .*inhomogeneous"),
         (lambda _: (np.ones(LENGTH), None), ValueError, r"'tried' returned.*tuple \(actions, state\).*pass the model"),
         (lambda _: (np.ones(LENGTH), (np.ones(2),)), ValueError, r"'tried' returned.*tuple \(actions, state\)"),
-        (lambda _: th.ones(LENGTH, requires_grad=True), ValueError, "'tried' returned float32 actions"),
+        (lambda o: th.ones(len(o), requires_grad=True), ValueError, "'tried' returned float32 actions"),
         (lambda _: [th.ones(1, requires_grad=True)], ValueError, "'tried' returned no batch of actions"),
         (each(lambda observation: observation["key"]), RuntimeError, "'tried' failed: IndexError"),
         (each(lambda observation: [1] * int(1 + observation[0])), RuntimeError, "'tried' failed: ValueError"),
@@ -85,9 +85,9 @@ def test_predict_of_a_model_is_named() -> None:
         CAPS("MlpPolicy", Corridor(), source_policies=[model.predict]).learn(5)
 
 
-@pytest.mark.parametrize("sources", [{"right": go_right, "left": go_left}, {go_right, go_left}])
-def test_sources_that_are_no_list(sources: Any) -> None:
-    with pytest.raises(ValueError, match=r"must be a list of source policies.*as_source\(policy, name=...\)"):
+@pytest.mark.parametrize("sources", [{go_right, go_left}, th.nn.Sequential(th.nn.Linear(LENGTH, N_ACTIONS))])
+def test_what_is_not_a_list_of_sources(sources: Any) -> None:
+    with pytest.raises(ValueError, match=r"(?s)must be a list of source policies.*as_source\(policy, name=...\)"):
         CAPS("MlpPolicy", Corridor(), source_policies=sources)
 
 
@@ -108,6 +108,10 @@ class Shifted(gym.ObservationWrapper):
         return {"number": place, "numbers": np.array([place, 1]), "dict": {"place": place}}[self.kind]
 
 
+def one_of_each(observations: Any) -> np.ndarray:
+    return np.ones(len(observations["place"] if isinstance(observations, dict) else observations), dtype=int)
+
+
 @pytest.mark.parametrize("algorithm", [CAPS, PRQL])
 @pytest.mark.parametrize("kind", ["number", "numbers", "dict"])
 @pytest.mark.parametrize("start", [-3, 5])
@@ -119,7 +123,7 @@ def test_numbers_that_do_not_start_at_zero(algorithm: type[Any], kind: str, star
     wrapped = gym.wrappers.TransformObservation(Shifted(start, "number"), lambda o: o - start, spaces.Discrete(LENGTH))
     for env in (wrapped, Shifted(0, kind)):
         name = policy if env is not wrapped else "MlpPolicy"
-        model = algorithm(name, env, source_policies=[lambda o: np.ones(1, dtype=int)], learning_starts=5)
+        model = algorithm(name, env, source_policies=[one_of_each], learning_starts=5)
         assert model.learn(20).num_timesteps == 20
 
 
@@ -158,17 +162,23 @@ def as_batch(space: spaces.Space, n_envs: int) -> Any:
 
 
 class Unruly:
-    """A source that writes into what it sees, and returns or raises what it is given."""
+    """A source that writes into what it sees, and returns or raises what it is given, of that as much as it sees."""
 
     def __init__(self, answer: Any) -> None:
         self.answer = answer
 
     def __call__(self, observations: Any) -> Any:
-        for part in observations.values() if isinstance(observations, dict) else [observations]:
+        parts = list(observations.values()) if isinstance(observations, dict) else [observations]
+        for part in parts:
             part[...] = 7
         if isinstance(self.answer, Exception):
             raise self.answer
-        return self.answer
+        is_batch = isinstance(self.answer, list) or getattr(self.answer, "ndim", 0) > 0
+        return self.answer[: len(parts[0])] if is_batch else self.answer
+
+
+def one_by_one(observations: Any) -> list[int]:
+    return [1] * len(observations["a"] if isinstance(observations, dict) else observations)
 
 
 MAPS: list[Callable[[Any], Any] | None] = [None, lambda anything: anything]
@@ -189,15 +199,16 @@ def test_any_function_acts_or_is_refused_by_name(
     observations, failure, actions = as_batch(WORLDS[world], 3), "", np.zeros((3, 5))
     before = copy.deepcopy(observations)
     source = as_source(Unruly(answer), observation_map=observation_map, action_map=action_map)
-    options = OptionSet([source, lambda _: [1, 1, 1]], WORLDS[world], spaces.Discrete(N_ACTIONS))
     try:
+        options = OptionSet([source, one_by_one], WORLDS[world], spaces.Discrete(N_ACTIONS))
         actions, _ = options.actions(observations, options.initial_states(), np.ones(3, dtype=bool))
     except (ValueError, RuntimeError) as error:
         failure = str(error)
     if failure:
         assert failure.startswith("Source policy 'Unruly' ")
     else:
-        answered = np.ravel(answer.tolist() if isinstance(answer, (np.ndarray, th.Tensor)) else answer)
+        returned = Unruly(answer)(copy.deepcopy(observations))
+        answered = np.ravel(returned.tolist() if isinstance(returned, (np.ndarray, th.Tensor)) else returned)
         assert actions[:, 0].tolist() == answered.tolist()
         assert set(answered.tolist()) <= {0, 1, 2}
         assert actions[:, 1].tolist() == [1, 1, 1]

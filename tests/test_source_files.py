@@ -1,12 +1,13 @@
 """Source policies from files: which one is meant, how it acts, and what is said where it cannot be used."""
 
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from stable_baselines3 import DQN
+from stable_baselines3 import A2C, DQN, PPO
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecNormalize
 
@@ -94,6 +95,36 @@ def test_a_normalisation_that_may_be_meant_is_refused_and_not_opened(model: str,
     assert factor_of(DQN.load(path)) is None
     assert factor_of(DQN.load(path, env=Scaled(5))) == 5
     assert factor_of(path, observation_map=lambda observations: observations) is None
+
+
+SHORT: dict[type[Any], dict[str, Any]] = {PPO: {"n_steps": 8, "batch_size": 8}, DQN: {"learning_starts": 10}}
+
+
+@pytest.mark.parametrize(("algorithm", "told"), [(PPO, True), (A2C, True), (DQN, False)])
+def test_a_model_without_its_normalisation_is_noticed(algorithm: type[Any], told: bool, tmp_path: Path) -> None:
+    plain = algorithm("MlpPolicy", Corridor(), seed=0, **SHORT.get(algorithm, {}))
+    plain.learn(20)
+    plain.save(tmp_path / "plain")
+    env = VecNormalize(make_vec_env(Corridor, n_envs=2, seed=0))
+    model = algorithm("MlpPolicy", env, seed=0, **SHORT.get(algorithm, {}))
+    model.learn(100)
+    model.save(tmp_path / "walker")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        as_source(tmp_path / "plain")
+        as_source(tmp_path / "walker")
+    messages = [str(warning.message) for warning in caught]
+    assert ["walker.zip was trained with a VecNormalize, which is not there" in each for each in messages] == [
+        True
+    ] * told
+    # Where it should be, or something in its place
+    (tmp_path / "walker").mkdir()
+    env.save(str(tmp_path / "walker" / "vecnormalize.pkl"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert as_source(tmp_path / "walker.zip").act.normalizer is not None  # type: ignore[attr-defined]
+        (tmp_path / "walker" / "vecnormalize.pkl").unlink()
+        as_source(tmp_path / "walker.zip", observation_map=env.normalize_obs)
 
 
 def test_a_damaged_normalisation_is_named(tmp_path: Path) -> None:

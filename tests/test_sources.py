@@ -134,7 +134,8 @@ def test_recurrent_source_remembers_each_environment_on_its_own(tmp_path: Path) 
 
 def test_recurrent_source_sees_every_observation_in_training() -> None:
     source = RecurrentPPO("MlpLstmPolicy", Corridor(), seed=0, n_steps=8, policy_kwargs={"lstm_hidden_size": 8})
-    model = CAPS("MlpPolicy", make_vec_env(Corridor, n_envs=2, seed=0), source_policies=[source], seed=0)
+    reused = [as_source(source, deterministic=True)]
+    model = CAPS("MlpPolicy", make_vec_env(Corridor, n_envs=2, seed=0), source_policies=reused, seed=0)
     model.learn(60)
     buffer, state = model.replay_buffer, None
     for row in range(30):

@@ -1,17 +1,17 @@
 """The option set: source policies first, in the order given, then one primitive option for each action."""
 
-import pickle
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, TypeAlias
 
-import cloudpickle
 import numpy as np
 from gymnasium import spaces
 
-from sb3_caps.sources import ObservationNormalizer, Observations, SourcePolicy, SourceState, as_source
-from sb3_caps.sources.act import BATCHES
+from sb3_caps.sources import ObservationNormalizer, Observations, SourceState, as_sources
+from sb3_caps.sources.act import check_actions
 from sb3_caps.sources.evaluate import SourceStack, stack_sources
+from sb3_caps.sources.names import unique_names
+from sb3_caps.sources.trial import check_picklable, try_source
 
 SourceStates: TypeAlias = tuple[SourceState, ...]
 
@@ -20,32 +20,29 @@ class OptionSet:
     """
     All options of a run.
 
-    :param source_policies: anything that ``as_source`` takes
+    :param source_policies: a list of anything that ``as_source`` takes, or a dictionary of them by name
     :param observation_space: the environment's observations, as it emits them
     :param action_space: the environment's actions
     """
 
     def __init__(
-        self, source_policies: Sequence[Any] | None, observation_space: spaces.Space, action_space: spaces.Discrete
+        self,
+        source_policies: Sequence[Any] | Mapping[str, Any] | None,
+        observation_space: spaces.Space,
+        action_space: spaces.Discrete,
     ) -> None:
-        if source_policies is None:
-            source_policies = []
-        if isinstance(source_policies, (str, bytes, Mapping, Set)) or not isinstance(source_policies, Iterable):
-            raise ValueError(
-                f"source_policies must be a list of source policies (an empty one is fine), not {source_policies!r}: "
-                "pass [as_source(policy, name=...), ...] to give them names."
-            )
         if action_space.start != 0:
             raise ValueError(f"Actions must be numbered from 0, but the environment takes {action_space}.")
         _check_numbered_from_zero(observation_space)
         self.n_actions = int(action_space.n)
         self.observation_space = observation_space
-        self.sources = [as_source(source) for source in source_policies]
-        for source in self.sources:
-            source.check_fits(observation_space, action_space)
-        self.names = _unique_names(self.sources, [f"action_{action}" for action in range(self.n_actions)])
+        self.sources = as_sources(source_policies)
+        primitives = [f"action_{action}" for action in range(self.n_actions)]
+        self.names = [*unique_names(self.sources, primitives), *primitives]
         for source, name in zip(self.sources, self.names, strict=False):
             source.name = name
+            source.check_fits(observation_space, action_space)
+            try_source(source, observation_space, action_space)
         # The learner's normalisation, undone for the sources: they know the environment's own observations.
         self.normalizer: ObservationNormalizer | None = None
 
@@ -91,6 +88,7 @@ class OptionSet:
         states: SourceStates,
         episode_starts: np.ndarray,
         action_masks: np.ndarray | None = None,
+        rng: np.random.Generator | None = None,
     ) -> tuple[np.ndarray, SourceStates]:
         """
         The action that each option would take: sources are evaluated once each, primitives cost nothing.
@@ -100,6 +98,7 @@ class OptionSet:
         :param episode_starts: which environments start an episode with this observation
         :param action_masks: which actions the environments allow, of shape (environments, actions), for sources that
             ask for it; None where that is not known
+        :param rng: what sources that are not ``deterministic`` draw their actions with; None for their likeliest ones
         :return: actions of shape (environments, options), and the next states
         """
         n_envs = len(episode_starts)
@@ -110,13 +109,13 @@ class OptionSet:
         actions[:, self.n_sources :] = np.arange(self.n_actions)
         for stack in self._stacks:
             assert isinstance(observations, np.ndarray)
-            actions[:, stack.members] = stack.greedy_actions(observations)
+            actions[:, stack.members] = stack.actions(observations, rng)
         if not self._alone:
             return actions, states
         next_states = list(states)
         for i in self._alone:
-            taken, next_states[i] = self.sources[i].actions(observations, states[i], episode_starts, action_masks)
-            actions[:, i] = self._checked(taken, self.names[i], n_envs)
+            taken, next_states[i] = self.sources[i].actions(observations, states[i], episode_starts, action_masks, rng)
+            actions[:, i] = check_actions(taken, self.names[i], n_envs, self.n_actions)
         return actions, tuple(next_states)
 
     @cached_property
@@ -139,39 +138,21 @@ class OptionSet:
         Undo what SB3's wrappers did to a batch of observations: sources see what the environment emits.
 
         :param observations: as the learner sees them
-        :param normalized: whether they went through the learner's VecNormalize
+        :param normalized: whether they went through the learner's VecNormalize, the outermost one if there are more
         :return: the same observations in the environment's own layout and scale
         """
-        if normalized and self.normalizer is not None:
-            observations = self.normalizer.statistics.unnormalize_obs(observations)
+        undone = self.normalizer is not None and (normalized or len(self.normalizer.inner) > 0)
+        if self.normalizer is not None and undone:
+            observations = self.normalizer.unnormalize(observations, outermost=normalized)
         if isinstance(observations, dict):
             assert isinstance(self.observation_space, spaces.Dict)
-            return {key: _with_layout(value, self.observation_space[key]) for key, value in observations.items()}
-        return _with_layout(observations, self.observation_space)
+            return {key: _emitted(value, self.observation_space[key], undone) for key, value in observations.items()}
+        return _emitted(observations, self.observation_space, undone)
 
     def check_picklable(self) -> None:
         """Refuse, by name, a source that could not be saved."""
-        for name, source in zip(self.names, self.sources, strict=False):
-            try:
-                cloudpickle.dumps(source)
-            except (pickle.PicklingError, TypeError, AttributeError, ValueError, RuntimeError) as error:
-                raise ValueError(
-                    f"Source policy '{name}' cannot be pickled ({error}), so nothing was saved: give it as a function "
-                    "of a module or as an import string 'package.module:function', or save with exclude=['options'] "
-                    "and pass source_policies to load."
-                ) from error
-
-    def _checked(self, actions: np.ndarray, name: str, n_envs: int) -> np.ndarray:
-        expected = f"expected {n_envs} integers from 0 to {self.n_actions - 1}"
-        if actions.shape == (n_envs, 1):
-            actions = actions[:, 0]
-        if actions.shape != (n_envs,):
-            raise ValueError(f"Source policy '{name}' returned actions of shape {actions.shape}: {expected}. {BATCHES}")
-        if not np.issubdtype(actions.dtype, np.integer):
-            raise ValueError(f"Source policy '{name}' returned {actions.dtype} actions, {actions!r}: {expected}.")
-        if actions.min() < 0 or actions.max() >= self.n_actions:
-            raise ValueError(f"Source policy '{name}' returned an action out of range, {actions!r}: {expected}.")
-        return actions
+        for source in self.sources:
+            check_picklable(source)
 
 
 def _check_numbered_from_zero(space: spaces.Space) -> None:
@@ -184,26 +165,12 @@ def _check_numbered_from_zero(space: spaces.Space) -> None:
             )
 
 
-def _with_layout(observations: np.ndarray, space: spaces.Space) -> np.ndarray:
+def _emitted(observations: np.ndarray, space: spaces.Space, undone: bool) -> np.ndarray:
     """A view with channels last where the environment emits them so and SB3 has transposed them."""
+    if undone and isinstance(space, spaces.Box) and observations.dtype != space.dtype:
+        # Whole numbers come back from a normalisation almost as they were
+        whole = np.issubdtype(space.dtype, np.integer)
+        observations = (np.rint(observations) if whole else observations).astype(space.dtype)
     if space.shape is not None and len(space.shape) == 3 and observations.shape[1:] != space.shape:
         return np.moveaxis(observations, 1, -1)
     return observations
-
-
-def _unique_names(sources: Sequence[SourcePolicy], primitives: Sequence[str]) -> list[str]:
-    """Names that the user gave stay as they are; the others get a number when they are taken."""
-    taken = set(primitives)
-    for source in sources:
-        if source.explicit_name:
-            if source.name in taken:
-                raise ValueError(f"Two options are named '{source.name}': give each source policy a name of its own.")
-            taken.add(source.name)
-    names = []
-    for source in sources:
-        name, number = source.name, 2
-        while not source.explicit_name and name in taken:
-            name, number = f"{source.name}_{number}", number + 1
-        taken.add(name)
-        names.append(name)
-    return [*names, *primitives]

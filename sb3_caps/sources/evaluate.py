@@ -15,13 +15,13 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 from stable_baselines3.common.preprocessing import is_image_space, maybe_transpose, preprocess_obs
-from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, FlattenExtractor, NatureCNN
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, FlattenExtractor, MlpExtractor, NatureCNN
 from stable_baselines3.common.utils import obs_as_tensor
-from stable_baselines3.dqn.policies import DQNPolicy
+from stable_baselines3.dqn.policies import DQNPolicy, QNetwork
 from torch import nn
 from torch.nn import functional as F
 
-from sb3_caps.sources.act import SourcePolicy
+from sb3_caps.sources.act import SourcePolicy, draw
 
 ARRAY_ACTIVATIONS: dict[type[nn.Module], Callable[[np.ndarray], np.ndarray]] = {
     nn.ReLU: lambda values: np.maximum(values, 0, out=values),
@@ -33,6 +33,8 @@ MOST_MULTIPLICATIONS = 2**18
 # About 20 MB of remembered actions, where observations come back; where they do not, so many are tried at a time
 CACHE_SIZE = 2**16
 FIRST_CACHED = 2**12
+# Of those that are drawn from, the scores of all actions are remembered: so many bytes at most
+MOST_REMEMBERED = 2**26
 # Networks with fewer parameters are evaluated sooner than an observation is looked up and remembered
 SMALLEST_CACHED = 2**16
 
@@ -44,23 +46,50 @@ class SourceStack:
     :param members: the sources' places in the option set
     :param policies: their policies
     :param cache_size: how many observations to remember
+    :param drawn: the places in this stack of those that draw their actions
     """
 
-    def __init__(self, members: list[int], policies: Sequence[BasePolicy], cache_size: int = CACHE_SIZE) -> None:
-        self.members = members
+    def __init__(
+        self,
+        members: list[int],
+        policies: Sequence[BasePolicy],
+        cache_size: int = CACHE_SIZE,
+        drawn: Sequence[int] = (),
+    ) -> None:
+        self.members, self.drawn = members, np.array(drawn, dtype=np.int64)
         networks = [layers_of(policy) or [] for policy in policies]
         self.networks = NetworkStack(networks, policies[0].observation_space, policies[0].normalize_images)
         n_parameters = sum(parameter.numel() for layers in networks for parameter in nn.ModuleList(layers).parameters())
+        if drawn:
+            assert isinstance(policies[0].action_space, spaces.Discrete)
+            cache_size = min(cache_size, MOST_REMEMBERED // (4 * len(policies) * int(policies[0].action_space.n)))
         self.cache = ObservationCache(self._evaluate, cache_size) if n_parameters >= SMALLEST_CACHED else None
+
+    def actions(self, observations: np.ndarray, rng: np.random.Generator | None = None) -> np.ndarray:
+        """
+        :param observations: one for each environment, as the environment emits them
+        :param rng: what actions are drawn with, None for the likeliest ones
+        :return: the action of each source, of shape (environments, members)
+        """
+        found = self._evaluate(observations) if self.cache is None else self.cache(observations)
+        if not len(self.drawn):
+            return found
+        actions: np.ndarray = found.argmax(axis=-1)
+        if rng is not None:
+            actions[:, self.drawn] = draw(found[:, self.drawn], rng)
+        return actions
 
     def greedy_actions(self, observations: np.ndarray) -> np.ndarray:
         """
         :param observations: one for each environment, as the environment emits them
-        :return: the action of each source, of shape (environments, members)
+        :return: the likeliest action of each source, of shape (environments, members)
         """
-        return self._evaluate(observations) if self.cache is None else self.cache(observations)
+        return self.actions(observations)
 
     def _evaluate(self, observations: np.ndarray) -> np.ndarray:
+        """:return: what is remembered: the actions, or the scores of all actions to draw by"""
+        if len(self.drawn):
+            return self.networks.scores(observations).swapaxes(0, 1)
         return self.networks.greedy_actions(observations).T
 
 
@@ -75,7 +104,14 @@ def stack_sources(sources: Sequence[SourcePolicy]) -> list[SourceStack]:
         key = None if policy is None else architecture(policy)
         if policy is not None and key is not None:
             groups.setdefault(key, {})[i] = policy
-    return [SourceStack(list(group), list(group.values())) for group in groups.values()]
+    return [
+        SourceStack(
+            list(group),
+            list(group.values()),
+            drawn=[place for place, i in enumerate(group) if not sources[i].deterministic],
+        )
+        for group in groups.values()
+    ]
 
 
 def architecture(policy: BasePolicy) -> str | None:
@@ -97,17 +133,45 @@ def layers_of(policy: BasePolicy) -> list[nn.Module] | None:
     :return: its layers in order, None for a policy that is more than that
     """
     # Subclasses may do anything in between, so only these very classes
-    if type(policy).__module__ == DQNPolicy.__module__ and isinstance(policy, DQNPolicy):
-        extractor = feature_layers(policy.q_net.features_extractor)
-        head = list(policy.q_net.q_net)
-    elif type(policy).__module__ == ActorCriticPolicy.__module__ and isinstance(policy, ActorCriticPolicy):
+    if (
+        type(policy).__module__ == DQNPolicy.__module__
+        and isinstance(policy, DQNPolicy)
+        and type(policy.q_net) is QNetwork
+    ):
+        extractor, head = feature_layers(policy.q_net.features_extractor), _listed(policy.q_net.q_net)
+    elif (
+        type(policy).__module__ == ActorCriticPolicy.__module__
+        and isinstance(policy, ActorCriticPolicy)
+        and type(policy.mlp_extractor) is MlpExtractor
+    ):
         extractor = feature_layers(policy.pi_features_extractor)
-        head = [*policy.mlp_extractor.policy_net, policy.action_net]
+        head = _listed(policy.mlp_extractor.policy_net, policy.action_net)
     else:
         return None
     layers = [] if extractor is None else [*extractor, *head]
-    known = (nn.Linear, nn.Conv2d, nn.Flatten, *ELEMENTWISE)
-    return layers if layers and all(isinstance(layer, known) for layer in layers) else None
+    return layers if layers and all(map(_is_known, layers)) and _is_as_built(policy) else None
+
+
+def _is_as_built(policy: BasePolicy) -> bool:
+    """Whether nothing was put in the way of what its classes do: no hook, and no method of an object of its own."""
+    return all(parameter.dtype == th.float32 for parameter in policy.parameters()) and not any(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or any(callable(getattr(type(module), name, None)) for name in vars(module))
+        for module in policy.modules()
+    )
+
+
+def _is_known(layer: nn.Module) -> bool:
+    """Whether a stack computes what the layer does."""
+    if isinstance(layer, nn.Conv2d):
+        plain = layer.padding == (0, 0) and layer.dilation == (1, 1) and layer.groups == 1
+        return type(layer) is nn.Conv2d and plain and layer.bias is not None
+    if isinstance(layer, nn.Linear):
+        return type(layer) is nn.Linear and layer.bias is not None
+    if isinstance(layer, nn.Flatten):
+        return (layer.start_dim, layer.end_dim) == (1, -1)
+    return type(layer) in ELEMENTWISE
 
 
 def feature_layers(extractor: BaseFeaturesExtractor) -> list[nn.Module] | None:
@@ -118,8 +182,13 @@ def feature_layers(extractor: BaseFeaturesExtractor) -> list[nn.Module] | None:
     if type(extractor) is FlattenExtractor:
         return [extractor.flatten]
     if type(extractor) is NatureCNN:
-        return [*extractor.cnn, *extractor.linear]
+        return _listed(extractor.cnn, extractor.linear)
     return None
+
+
+def _listed(*modules: nn.Module) -> list[nn.Module]:
+    """:return: the layers of these, one after the other"""
+    return [layer for module in modules for layer in (module if type(module) is nn.Sequential else [module])]
 
 
 def runs_as_arrays(layers: Sequence[nn.Module] | None, space: spaces.Space) -> bool:
@@ -216,9 +285,13 @@ class NetworkStack:
 
     def greedy_actions(self, observations: np.ndarray) -> np.ndarray:
         """:return: for each network and observation, which output is the greatest"""
+        return self.scores(observations).argmax(axis=-1)
+
+    def scores(self, observations: np.ndarray) -> np.ndarray:
+        """:return: the same as ``outputs``, by numpy where that is faster"""
         if self.arrays is not None and len(observations) <= self.arrays.most_rows:
-            return self.arrays.outputs(observations).argmax(axis=-1)
-        return self.outputs(observations).argmax(axis=-1)
+            return self.arrays.outputs(observations)
+        return self.outputs(observations)
 
     @th.no_grad()
     def outputs(self, observations: np.ndarray) -> np.ndarray:

@@ -1,23 +1,27 @@
-"""Making source policies of models, files, folders of rl_zoo3, import strings and functions."""
+"""Making source policies of models of any framework, files, folders, import strings and functions."""
 
 import copy
 import inspect
+import io
 import os
 import pickle
 import pkgutil
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
+import torch as th
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.save_util import load_from_zip_file
 from stable_baselines3.common.vec_env import VecNormalize
+from torch import nn
 
 from sb3_caps.extras import import_string
 from sb3_caps.sources.act import ActionFunction, FunctionAct, PolicyAct, SourcePolicy
+from sb3_caps.sources.frameworks import ONNX, TORCH_SCRIPT, ModuleAct, OnnxAct, PredictAct, TorchScriptAct
 
 IMPORT_STRING = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 # What rl_zoo3 calls models beside <Env>.zip
@@ -30,19 +34,25 @@ def as_source(
     observation_map: ActionFunction | None = None,
     action_map: ActionFunction | None = None,
     trust: bool = True,
+    deterministic: bool | None = None,
 ) -> SourcePolicy:
     """
     Make a source policy of anything that acts. Files and import strings run code: pass only those that you trust, or
     ``trust=False``. What ``export_source`` and ``CAPS.export`` wrote runs nothing.
 
-    :param source: an SB3 or sb3-contrib algorithm or policy, the path of a saved model, of an export or of a folder
-        that rl_zoo3 wrote, an import string ``package.module:function``, or a callable from a batch of
-        observations to a batch of actions (see ``each`` for a function of one observation)
+    :param source: an SB3 or sb3-contrib algorithm or policy, the path of a saved model, of an export, of a TorchScript
+        or ONNX file (an extra: ``onnx``) or of a folder with one of these, an import string
+        ``package.module:function``, a module of torch (it returns actions, or a logit or value of each), an object with
+        ``predict``, or a callable from a batch of observations to a batch of actions (see ``each`` for a function of
+        one observation)
     :param name: its name in logs and figures, by default that of the file, function or class
     :param observation_map: converts a batch of the target's observations to the source's
     :param action_map: converts a batch of the source's actions to the target's
     :param trust: whether code that a file or an import string stands for may run; without, of files only exports are
         read, and import strings are refused
+    :param deterministic: whether it always takes its likeliest action. With False a model of PPO, A2C and their like
+        draws its actions while it is reused, which pays where observations tell only a part. None for True, or for what
+        a ``SourcePolicy`` does already.
     :return: the source policy
     """
     if isinstance(source, SourcePolicy):
@@ -55,23 +65,67 @@ def as_source(
         result = _from_file(model_file(Path(source)), observation_map is None, trust)
     elif isinstance(source, BaseAlgorithm):
         result = _from_policy(source.policy, type(source).__name__.lower(), source.get_vec_normalize_env())
-    elif isinstance(source, BasePolicy):
-        result = _from_policy(source, type(source).__name__)
+    elif isinstance(source, nn.Module):
+        result = _from_module(source)
+    elif callable(getattr(source, "predict", None)) and not isinstance(source, type):
+        result = SourcePolicy(PredictAct(source), type(source).__name__)
     elif callable(source):
         result = SourcePolicy(FunctionAct(source), getattr(source, "__name__", type(source).__name__))
     else:
         raise ValueError(
-            f"{source!r} is no source policy: pass an SB3 algorithm or policy, the path of a saved model, "
-            "an import string 'package.module:function', or a callable from observations to actions."
+            f"{source!r} is no source policy: pass an SB3 algorithm or policy, the path of a saved model, an import "
+            "string 'package.module:function', a module of torch, an object with a method predict, or a callable from "
+            "observations to actions."
         )
     if name is not None:
+        if not isinstance(name, str) or not name.strip():
+            raise ValueError(f"The name of a source policy must be a string that is not empty, not {name!r}.")
         result.name, result.explicit_name = name, True
+    if deterministic is not None:
+        result.deterministic = deterministic
     result.observation_map = observation_map or result.observation_map
     result.action_map = action_map or result.action_map
     return result
 
 
+def as_sources(source_policies: Iterable[Any] | Mapping[str, Any] | None, trust: bool = True) -> list[SourcePolicy]:
+    """
+    Make source policies of what an algorithm is given as ``source_policies``.
+
+    :param source_policies: a list of anything that ``as_source`` takes, or a dictionary of them by name
+    :param trust: see ``as_source``
+    :return: the source policies
+    """
+    if source_policies is None:
+        return []
+    if isinstance(source_policies, Mapping):
+        return [as_source(source, name, trust=trust) for name, source in source_policies.items()]
+    if isinstance(source_policies, (str, bytes, Set, nn.Module)) or not isinstance(source_policies, Iterable):
+        raise ValueError(
+            "source_policies must be a list of source policies (an empty one is fine) or a dictionary of them by name, "
+            f"not {source_policies!r}: pass [as_source(policy, name=...), ...] or {{name: policy, ...}}."
+        )
+    return [as_source(source, trust=trust) for source in source_policies]
+
+
+def _from_module(module: nn.Module) -> SourcePolicy:
+    # What torch.compile makes of a module has the module itself
+    module = getattr(module, "_orig_mod", module)
+    if isinstance(module, BasePolicy):
+        return _from_policy(module, type(module).__name__)
+    if isinstance(module, th.jit.ScriptModule):
+        content = io.BytesIO()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            th.jit.save(module, content)
+        return SourcePolicy(TorchScriptAct(content.getvalue()), getattr(module, "original_name", "TorchScript"))
+    if callable(getattr(module, "predict", None)):
+        return SourcePolicy(PredictAct(module), type(module).__name__)
+    return SourcePolicy(ModuleAct(module), type(module).__name__)
+
+
 def _from_policy(policy: BasePolicy, name: str, normalizer: VecNormalize | None = None) -> SourcePolicy:
+    policy = getattr(policy, "_orig_mod", policy)
     return SourcePolicy(
         PolicyAct(policy, normalizer),
         name,
@@ -105,6 +159,8 @@ def _from_file(path: Path, strict: bool, trust: bool) -> SourcePolicy:
         return source_from_export(path)
     if not trust:
         raise ValueError(refusal(path))
+    if path.suffix in (*TORCH_SCRIPT, ONNX):
+        return SourcePolicy(_from_network_file(path), path.stem)
     data, parameters, unread = _read(path)
     arguments = {**(data.get("policy_kwargs") or {}), **_algorithm_arguments(path, data, unread)}
     arguments.pop("device", None)
@@ -120,9 +176,37 @@ def _from_file(path: Path, strict: bool, trust: bool) -> SourcePolicy:
         normalizer = None if own is None else own.statistics
     else:
         normalizer = saved_normalizer(path, strict)
+        if normalizer is None and strict:
+            _warn_of_lost_normalisation(path, data)
     # Names like `best_model` say nothing: the folder of the run does
     says_nothing = path.stem in ("model", "rl_model") or ZOO_NAME.fullmatch(path.stem)
     return _from_policy(policy, path.parent.name if says_nothing and path.parent.name else path.stem, normalizer)
+
+
+def _from_network_file(path: Path) -> TorchScriptAct | OnnxAct:
+    content = path.read_bytes()
+    try:
+        return OnnxAct(content) if path.suffix == ONNX else TorchScriptAct(content)
+    except ImportError:
+        raise
+    except Exception as error:  # damaged files raise anything
+        if path.suffix == ONNX:
+            what = "ONNX model: pass one that is a single file, without external data"
+        else:
+            what = "TorchScript file: pass what torch.jit.save wrote, or load what it holds and pass the module"
+        raise ValueError(f"{path} is no usable {what} ({type(error).__name__}: {error}).") from error
+
+
+def _warn_of_lost_normalisation(path: Path, data: dict[str, Any]) -> None:
+    # What learns on policy keeps an observation from before a VecNormalize, and none without one
+    if "rollout_buffer_class" not in data or data.get("_last_original_obs") is None:
+        return
+    warnings.warn(
+        f"{path} was trained with a VecNormalize, which is not there: if it normalised observations, the model acts on "
+        f"others than it knows. Put it at {path.with_suffix('') / 'vecnormalize.pkl'}, or load the model with its "
+        "class and env=VecNormalize.load(...), and pass the model.",
+        stacklevel=4,
+    )
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
@@ -186,11 +270,14 @@ def _unusable(path: Path, error: Exception, unread: Sequence[str] = ()) -> Value
 def model_file(path: Path) -> Path:
     """The saved model that a user's path means: a file, with or without ``.zip``, or a folder that rl_zoo3 wrote."""
     if path.is_dir():
-        found = [path / "best_model.zip"] if (path / "best_model.zip").is_file() else sorted(path.glob("*.zip"))
+        if (path / "best_model.zip").is_file():
+            return path / "best_model.zip"
+        kinds = [sorted(path.glob(f"*{suffix}")) for suffix in (".zip", ONNX, *TORCH_SCRIPT)]
+        found = next(filter(None, kinds), [])
         if len(found) != 1:
-            raise ValueError(f"The folder {path} holds {len(found)} saved models: pass the path of one .zip file.")
+            raise ValueError(f"The folder {path} holds {len(found)} saved models: pass the path of one of them.")
         return found[0]
-    if not path.exists() and path.suffix not in (".zip", ".npz"):
+    if not path.exists() and path.suffix not in (".zip", ".npz", ONNX, *TORCH_SCRIPT):
         exported = path.with_name(path.name + ".npz")
         path = path.with_name(path.name + ".zip")
         path = exported if exported.exists() and not path.exists() else path
