@@ -17,6 +17,7 @@ from tensorboard.plugins.hparams.backend_context import Context  # type: ignore[
 
 import sb3_caps.envs  # noqa: F401 registers the grid
 from sb3_caps import CAPS, PRQL, PiecewiseLinear
+from sb3_caps.caps.gate import ACTOR, OPTIONS
 from sb3_caps.reuse.action_names import action_names, option_labels
 from sb3_caps.reuse.callbacks import (
     Episode,
@@ -26,6 +27,7 @@ from sb3_caps.reuse.callbacks import (
     hyperparameters,
     run_episode,
 )
+from sb3_caps.reuse.episodes import Behaviour
 from sb3_caps.studies.grid.monitor import option_maps
 from tests.toy_world import Corridor
 
@@ -69,9 +71,7 @@ def test_every_tag_is_in_the_event_file(tmp_path: Path) -> None:
     names = ["balance", "push_left", "action_0", "action_1"]
     assert set(tags["histograms"]) == {f"per_option/termination_histogram/{name}" for name in names}
     assert set(tags["images"]) == {"options/timeline", "options/rewards"}
-    assert {f"per_option/share/{name}" for name in names} | {f"per_option/termination/{name}" for name in names} <= set(
-        tags["scalars"]
-    )
+    assert {f"per_option/share/{name}" for name in names} <= set(tags["scalars"])
     # Every 200 steps, and at the end
     assert [image.step for image in events.Images("options/timeline")] == [200, 400, 500]
     histogram = events.Histograms("per_option/termination_histogram/balance")[0].histogram_value
@@ -118,6 +118,24 @@ def test_without_tensorboard_it_does_nothing() -> None:
         raise AssertionError("nobody would see it")
 
     make_caps().learn(100, callback=OptionMonitor(gym.make("CartPole-v1"), every=10, draw=draw))
+
+
+def test_the_timeline_says_who_acts_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[int | None] = []
+
+    def watch(episode: Episode, names: list[str], n_sources: int, alone: int | None = None) -> Figure:
+        drawn.append(alone)
+        return draw_timeline(episode, names, n_sources, alone)
+
+    monkeypatch.setattr("sb3_caps.reuse.callbacks.draw_timeline", watch)
+    model = make_caps(tensorboard_log=str(tmp_path)).learn(10)
+    monitor = OptionMonitor(gym.make("CartPole-v1"))
+    monitor.init_callback(model)
+    monitor._states.append(np.zeros((1, 4), dtype=np.float32))
+    for controller in (Behaviour("push_left", is_source=True), ACTOR, OPTIONS):
+        model.gate.controller = controller
+        monitor._look()
+    assert drawn == [1, None, None]
 
 
 def test_without_an_environment_there_are_histograms_only(tmp_path: Path) -> None:

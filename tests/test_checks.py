@@ -1,4 +1,4 @@
-"""Numbers that are none, arguments that do not exist: refused where they arrive, and nothing is spoilt by them."""
+"""NaN and unknown arguments: refused where they arrive, and nothing is spoilt by them."""
 
 from pathlib import Path
 from typing import Any
@@ -131,9 +131,10 @@ OWN = {
         "termination_kwargs.learning_rate",
         "termination_kwargs.regularization",
         "policy_kwargs.averaging",
-        "exploration_kwargs.share",
-        "exploration_kwargs.episodes",
-        "exploration_kwargs.novelty",
+        "actor_kwargs.learning_rate",
+        "actor_kwargs.softness",
+        "selection_kwargs.survey_share",
+        "selection_kwargs.disable_errors",
     ],
     PRQL: ["reuse_probability", "reuse_decay", "temperature", "temperature_growth"],
     OPSTL: ["reuse_probability", "reuse_decay", "bandit_exploration"],
@@ -143,8 +144,6 @@ OWN = {
 EVERY_NUMBER = [(algorithm, name) for algorithm in ALGORITHMS for name in NUMBERS + OWN[algorithm]]
 WITH_SCHEDULES = [(algorithm, "learning_rate") for algorithm in ALGORITHMS] + [
     (CAPS, "termination_kwargs.target"),
-    (CAPS, "exploration_kwargs.temperature"),
-    (CAPS, "exploration_kwargs.bonus"),
     (CAPS, "termination_kwargs.initial"),
 ]
 
@@ -154,8 +153,7 @@ def with_one(name: str, value: Any) -> dict[str, Any]:
     group, _, part = name.rpartition(".")
     if not group:
         return {**SMALL, name: value}
-    beside = {"exploration_kwargs": {"durations": "termination"}, **SMALL}.get(group, {})
-    return {**SMALL, group: {**beside, part: value}}
+    return {**SMALL, group: {**SMALL.get(group, {}), part: value}}
 
 
 @pytest.mark.parametrize(("algorithm", "name"), EVERY_NUMBER + WITH_SCHEDULES)
@@ -170,7 +168,6 @@ def test_nan_is_refused(algorithm: type[Any], name: str) -> None:
     "arguments",
     [
         {"termination_kwargs": {"initial": (0.5, np.nan)}},
-        {"exploration_kwargs": {"durations": "termination", "weights": [1.0, 1.0, np.nan, 1.0]}},
         {"policy_kwargs": {"optimizer_kwargs": {"eps": np.nan}}},
     ],
 )
@@ -186,8 +183,6 @@ def test_a_schedule_is_refused_where_a_number_is_meant(algorithm: type[Any], nam
     message = f"{name} must be a number, not (Linear|Piecewise)"
     if part != name:
         message = rf"\['{part}'\] must be a number .*, not (Linear|Piecewise)"
-    if part == "share":
-        message = "share in exploration_kwargs is for drawn durations"
     if part == "averaging":
         message = "averaging must be None or a share .*, not (Linear|Piecewise)"
     with pytest.raises(ValueError, match=message):
@@ -209,10 +204,10 @@ def test_text_is_no_number() -> None:
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_buffer_holds_a_batch(algorithm: type[Any]) -> None:
     # Enough to look at a model, as rl_zoo3 does, but not to train it
-    model = make(algorithm, {}, {}, **{**SMALL, "buffer_size": 1})
+    model = make(algorithm, {}, {}, **{**SMALL, "buffer_size": 1, "batch_size": 32})
     with pytest.raises(ValueError, match=r"buffer_size must be at least 32, to hold a batch of 32 transitions.*not 1"):
         model.learn(100)
-    make(algorithm, {}, {}, **{**SMALL, "buffer_size": 32, "learning_starts": 10}).learn(60)
+    make(algorithm, {}, {}, **{**SMALL, "buffer_size": 32, "batch_size": 32, "learning_starts": 10}).learn(60)
     with pytest.raises(ValueError, match="buffer_size must be at least 9"):
         make(algorithm, *[{}] * 9, **{**SMALL, "buffer_size": 8, "batch_size": 8}).learn(100)
 

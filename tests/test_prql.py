@@ -13,7 +13,7 @@ from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_caps import OPSTL, PRQL
-from sb3_caps.reuse.episodic import EpisodeState
+from sb3_caps.reuse.episodes import EpisodeResult
 from tests.hand_walk import LEFT, Walk, go_left, go_right
 
 ALGORITHMS = [PRQL, OPSTL]
@@ -27,9 +27,26 @@ def make(algorithm: type[Any] = PRQL, n_envs: int = 1, **kwargs: Any) -> Any:
 
 
 def always(model: Any, arm: int) -> Any:
-    """Choose the same arm for every episode."""
-    model._select = lambda n_episodes, running: np.full(n_episodes, arm)
+    """Choose the same behaviour for every episode."""
+    model.selector.choose = lambda: list(model.selector.evidence)[arm]
     return model
+
+
+def finish(model: Any, arm: int, gain: float) -> None:
+    """Let an episode of a behaviour end with this discounted return."""
+    behaviour = list(model.selector.evidence)[arm]
+    model.selector.running[behaviour] += 1
+    model.selector.update(EpisodeResult(env=0, behaviour=behaviour, discounted=gain, reward=np.nan, length=4))
+
+
+def counts(model: Any) -> list[int]:
+    """How many episodes each behaviour has had."""
+    return [known.n for known in model.selector.evidence.values()]
+
+
+def means(model: Any) -> list[float]:
+    """What each behaviour was worth."""
+    return [known.mean for known in model.selector.evidence.values()]
 
 
 def prefer(model: Any, action: int) -> None:
@@ -55,31 +72,37 @@ class Actions(BaseCallback):
 
 def test_selection_is_a_softmax_over_gains() -> None:
     model = make(temperature=2.0, temperature_growth=0.0)
-    np.testing.assert_allclose(model.selection_probabilities, [1 / 3, 1 / 3, 1 / 3])
-    model.mean_returns = np.array([0.0, 0.5, 1.0])
+    selector = model.selector
+    np.testing.assert_allclose(selector.probabilities, [1 / 3, 1 / 3, 1 / 3])
+    for arm, gain in enumerate([0.0, 0.5, 1.0]):
+        finish(model, arm, gain)
     # e^0, e^1 and e^2 over their sum, 11.1073
-    np.testing.assert_allclose(model.selection_probabilities, [0.0900, 0.2447, 0.6652], atol=1e-4)
-    drawn = model._select(20_000, np.zeros(3))
+    np.testing.assert_allclose(selector.probabilities, [0.0900, 0.2447, 0.6652], atol=1e-4)
+    drawn = [list(selector.evidence).index(selector.choose()) for _ in range(20_000)]
     np.testing.assert_allclose(np.bincount(drawn) / 20_000, [0.0900, 0.2447, 0.6652], atol=0.015)
 
 
 def test_temperature_grows_with_every_episode() -> None:
     model = make()
-    assert model.current_temperature == 0
-    model.mean_returns = np.array([0.0, 0.5, 1.0])
-    np.testing.assert_allclose(model.selection_probabilities, [1 / 3, 1 / 3, 1 / 3])
-    model._finish_episodes(np.array([0, 1, 1]), np.zeros(3))
-    assert model.current_temperature == pytest.approx(0.15)
-    model.current_temperature_growth = 1e6
-    assert np.isfinite(model.selection_probabilities).all()
+    selector = model.selector
+    assert selector.current_temperature == 0
+    for arm, gain in enumerate([0.0, 0.5, 1.0]):
+        finish(model, arm, gain)
+    assert selector.current_temperature == pytest.approx(0.15)
+    # e^0, e^0.075 and e^0.15 over their sum, 3.2397
+    np.testing.assert_allclose(selector.probabilities, [0.3087, 0.3327, 0.3586], atol=1e-4)
+    selector.temperature_growth = 1e6
+    np.testing.assert_allclose(selector.probabilities, [0, 0, 1])
 
 
 def test_gains_are_running_means_of_discounted_returns() -> None:
     model = make()
-    model._finish_episodes(np.array([1]), np.array([0.4]))
-    model._finish_episodes(np.array([1, 2, 1]), np.array([0.8, 1.0, 0.0]))
-    np.testing.assert_array_equal(model.episode_counts, [0, 3, 1])
-    np.testing.assert_allclose(model.mean_returns, [0.0, 0.4, 1.0])
+    for arm, gain in ((1, 0.4), (1, 0.8), (2, -2.0), (1, 0.0)):
+        finish(model, arm, gain)
+    assert counts(model) == [0, 3, 1]
+    np.testing.assert_allclose(means(model), [0.0, 0.4, -2.0])
+    # In units of the largest return, whatever its sign
+    np.testing.assert_allclose(model.selector.gains, [0.0, 0.2, -1.0])
 
 
 @pytest.mark.parametrize("n_envs", [1, 3])
@@ -87,8 +110,8 @@ def test_the_gain_of_an_episode_is_its_discounted_return(n_envs: int) -> None:
     model = always(make(n_envs=n_envs, gamma=0.9, reuse_decay=1.0), arm=1)
     # Four steps to the right end an episode with the reward of the fourth
     model.learn(8 * n_envs)
-    np.testing.assert_array_equal(model.episode_counts, [0, 2 * n_envs, 0])
-    np.testing.assert_allclose(model.mean_returns, [0.0, 0.9**3, 0.0])
+    assert counts(model) == [0, 2 * n_envs, 0]
+    np.testing.assert_allclose(means(model), [0.0, 0.9**3, 0.0])
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -96,12 +119,11 @@ def test_reuse_decays_within_an_episode_and_starts_anew(algorithm: type[Any]) ->
     model = always(make(algorithm, reuse_probability=0.8, reuse_decay=0.5, env_kwargs={"horizon": 3, "length": 9}), 0)
     reuse: list[float] = []
 
-    def watched(epsilon: float, episodes: EpisodeState) -> float:
-        reuse.extend(episodes.reuse)
-        return 0.0
+    def watched(*_: Any) -> bool:
+        reuse.extend(model._reuse_probabilities(model._tracker.lengths))
+        return True
 
-    model._random_probability = watched
-    model.learn(8)
+    model.learn(8, callback=watched)
     np.testing.assert_allclose(reuse, [0.8, 0.4, 0.2, 0.8, 0.4, 0.2, 0.8, 0.4])
 
 
@@ -127,11 +149,11 @@ def test_the_learned_policy_acts_greedily_when_it_is_chosen() -> None:
 
 
 def test_epsilon_adds_exploration_where_it_is_above_reuse() -> None:
-    model = make(n_envs=3)
-    model.learn(3)
-    model._episodes.arms, model._episodes.reuse = np.array([0, 1, 2]), np.array([0.9, 0.1, 0.9])
-    np.testing.assert_allclose(model._random_probability(0.3, model._episodes), [0.9, 0.3, 0.3])
-    np.testing.assert_allclose(model._random_probability(0.0, model._episodes), [0.9, 0.1, 0.0])
+    model = make(reuse_probability=0.9, reuse_decay=1 / 9)
+    # In the third environment the learned policy was drawn; ψ is 0.9, 0.1 and 0.9
+    model._sources, steps = np.array([0, 1, 2]), np.array([0, 1, 0])
+    np.testing.assert_allclose(model._random_probabilities(0.3, steps), [0.9, 0.3, 0.3])
+    np.testing.assert_allclose(model._random_probabilities(0.0, steps), [0.9, 0.1, 0.0])
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -145,14 +167,14 @@ def test_returns_are_in_the_rewards_of_the_task(algorithm: type[Any]) -> None:
 
     model = algorithm("MlpPolicy", env, source_policies=[right], gamma=0.5, reuse_decay=1.0, **SMALL)
     always(model, arm=0).learn(16)
-    assert model.mean_returns[0] == pytest.approx(0.125)
+    assert means(model)[0] == pytest.approx(0.125)
     assert all(set(np.unique(observations)) == {0.0, 1.0} for observations in seen)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_the_same_seed_gives_the_same_run(algorithm: type[Any]) -> None:
     runs = [make(algorithm, n_envs=2).learn(600) for _ in range(2)]
-    np.testing.assert_array_equal(runs[0].mean_returns, runs[1].mean_returns)
+    assert means(runs[0]) == means(runs[1])
     for one, other in zip(runs[0].policy.parameters(), runs[1].policy.parameters(), strict=True):
         assert th.equal(one, other)
 
@@ -163,16 +185,16 @@ def test_saving_brings_back_what_was_learned(algorithm: type[Any], tmp_path: Pat
     model.save(tmp_path / "model")
     env = make_vec_env(Walk, 3)
     loaded = algorithm.load(tmp_path / "model", env=env)
-    assert loaded.arm_names == model.arm_names
+    assert list(loaded.selector.evidence) == list(model.selector.evidence)
     assert loaded.reuse_decay == 0.9
-    np.testing.assert_array_equal(loaded.episode_counts, model.episode_counts)
-    np.testing.assert_array_equal(loaded.mean_returns, model.mean_returns)
+    assert counts(loaded) == counts(model)
+    assert means(loaded) == means(model)
     observations = np.eye(5, dtype=np.float32)
     np.testing.assert_array_equal(
         loaded.predict(observations, deterministic=True)[0], model.predict(observations, deterministic=True)[0]
     )
     loaded.learn(300, reset_num_timesteps=False)
-    assert loaded.episode_counts.sum() > model.episode_counts.sum()
+    assert sum(counts(loaded)) > sum(counts(model))
     with pytest.raises(ValueError, match="has 2 source policies"):
         algorithm.load(tmp_path / "model", env=env, source_policies=[go_left])
 
@@ -183,7 +205,7 @@ def test_two_halves_make_the_same_run_as_a_whole(algorithm: type[Any]) -> None:
     kwargs = {"exploration_initial_eps": 0.1, "exploration_final_eps": 0.1}
     whole = make(algorithm, n_envs=2, **kwargs).learn(600)
     half = make(algorithm, n_envs=2, **kwargs).learn(200).learn(400, reset_num_timesteps=False)
-    np.testing.assert_array_equal(whole.mean_returns, half.mean_returns)
+    assert means(whole) == means(half)
     for one, other in zip(whole.policy.parameters(), half.policy.parameters(), strict=True):
         assert th.equal(one, other)
 
@@ -200,22 +222,30 @@ def test_logs_name_the_sources(algorithm: type[Any]) -> None:
 
     model.set_logger(Recorder(None, []))
     model.learn(400)
-    shares = [logged[f"per_option/share/{name}"] for name in ("go_left", "go_right", "learned")]
+    shares = [logged[f"per_option/share/{name}"] for name in ("go_left", "go_right", "action_0", "action_1")]
     assert sum(shares) == pytest.approx(1)
     assert logged["options/source_share"] == pytest.approx(sum(shares[:2]))
-    for name in model.arm_names:
-        assert f"reuse/gain/{name}" in logged
-        assert f"reuse/episodes/{name}" in logged
+    for behaviour in model.selector.evidence:
+        assert f"reuse/gain/{behaviour.name}" in logged
+        assert f"reuse/episodes/{behaviour.name}" in logged
+    assert ("reuse/gain/learned" in logged) == (algorithm is PRQL)
     assert ("reuse/temperature" in logged) == (algorithm is PRQL)
+    assert ("reuse/selection/go_left" in logged) == (algorithm is PRQL)
     assert ("reuse/upper_bound/go_left" in logged) == (algorithm is OPSTL)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_logs_are_called_after_the_algorithm(algorithm: type[Any], tmp_path: Path) -> None:
+    make(algorithm, tensorboard_log=str(tmp_path)).learn(10)
+    assert [folder.name for folder in tmp_path.iterdir()] == [f"{algorithm.__name__}_1"]
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"reuse_probability": 1.5}, "reuse_probability must be from 0 to 1, not 1.5"),
-        ({"reuse_decay": -0.1}, "reuse_decay must be from 0 to 1"),
+        ({"reuse_probability": 1.5}, "reuse_probability must be a number from 0 to 1, not 1.5"),
+        ({"reuse_decay": -0.1}, "reuse_decay must be a number from 0 to 1"),
         ({"source_policies": "go_left"}, "must be a list of source policies"),
     ],
 )
@@ -226,7 +256,7 @@ def test_bad_arguments_are_refused(algorithm: type[Any], arguments: dict[str, An
 
 @pytest.mark.parametrize("name", ["temperature", "temperature_growth"])
 def test_a_negative_temperature_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match=f"{name} must not be negative, but is -1"):
+    with pytest.raises(ValueError, match=f"{name} must be a number of at least 0, not -1"):
         make(PRQL, **{name: -1})
 
 
@@ -240,9 +270,37 @@ def test_a_source_that_fails_is_named(algorithm: type[Any]) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_without_sources_the_learned_policy_acts(algorithm: type[Any]) -> None:
-    model = make(algorithm, n_envs=2, source_policies=None).learn(200)
-    assert model._steps_driven.sum() == model._steps_driven[-1]
+@pytest.mark.parametrize("n_envs", [1, 3])
+def test_without_sources_it_is_dqn(algorithm: type[Any], n_envs: int) -> None:
+    rates = {"exploration_initial_eps": 0.5, "exploration_final_eps": 0.1}
+    ours = make(algorithm, n_envs, source_policies=None, **rates).learn(600)
+    theirs = DQN("MlpPolicy", make_vec_env(Walk, n_envs), **SMALL, **rates).learn(600)  # type: ignore[arg-type]
+    assert theirs._n_updates > 40
+    for one, other in zip(ours.policy.parameters(), theirs.policy.parameters(), strict=True):
+        assert th.equal(one, other)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_arguments_may_be_changed_when_loading_and_between_runs(algorithm: type[Any], tmp_path: Path) -> None:
+    model = make(algorithm, seed=None).learn(100)
+    model.save(tmp_path / "model")
+    name = "temperature" if algorithm is PRQL else "bandit_exploration"
+    loaded = algorithm.load(tmp_path / "model", env=make_vec_env(Walk, 1), **{name: 0.3})
+    assert getattr(loaded.selector, name) == 0.3
+    setattr(loaded, name, 0.7)
+    loaded.learn(20)
+    assert getattr(loaded.selector, name) == 0.7
+    # It draws from the model's own generator, not from a copy that was saved beside it
+    assert loaded.selector.rng is loaded.rng
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_other_sources_begin_with_nothing_known(algorithm: type[Any], tmp_path: Path) -> None:
+    make(algorithm).learn(200).save(tmp_path / "model")
+    again = algorithm.load(tmp_path / "model", source_policies=[go_left, go_right])
+    assert sum(counts(again)) > 0
+    other = algorithm.load(tmp_path / "model", source_policies=[go_right, go_left])
+    assert sum(counts(other)) == 0
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from sb3_caps import QDagger
 from tests.hand_walk import LEFT, RIGHT, Walk, go_left, go_right
 from tests.test_jump_start import NO_EXPLORATION, make, tried
-from tests.test_prql import SMALL, Actions, prefer
+from tests.test_prql import SMALL, Actions, means, prefer
 
 
 def taught(returns: tuple[float, float, float] = (0.0, 1.0, 0.2), **kwargs: Any) -> Any:
@@ -23,19 +23,25 @@ def taught(returns: tuple[float, float, float] = (0.0, 1.0, 0.2), **kwargs: Any)
     return tried(make(QDagger, **kwargs), list(returns))
 
 
+def judge(model: Any, *returns: float) -> None:
+    """Let the student have had episodes with these returns."""
+    for gain in returns:
+        model.selector.recent.add(gain)
+
+
 @pytest.mark.parametrize(("scale", "shift"), [(1.0, 0.0), (1e-3, 5.0), (1e4, -1e6)])
 def test_the_weight_falls_from_1_to_0_between_the_random_policy_and_the_teacher(scale: float, shift: float) -> None:
     model = taught(tuple(scale * gain + shift for gain in (-70.0, -10.0, -50.0)), teacher_fraction=0.0)  # type: ignore[arg-type]
     weights = []
     for gain in (-50, -50, -50, -20, -20, -20, -5, -35, -95):
-        model._recent_returns.append(scale * gain + shift)
+        judge(model, scale * gain + shift)
         weights.append(model.distillation_weight)
     # 1 until three episodes have ended; then the mean of the latest three, as a share of the way from -10 to -50:
     # -50, -40, -30, -20, -15, -20 and -45
     np.testing.assert_allclose(weights, [1, 1, 1, 0.75, 0.5, 0.25, 0.125, 0.25, 0.875], atol=1e-6)
-    model._recent_returns.extend([scale * -95 + shift] * 3)
+    judge(model, *[scale * -95 + shift] * 3)
     assert model.distillation_weight == 1
-    model._recent_returns.extend([scale * 7 + shift] * 3)
+    judge(model, *[scale * 7 + shift] * 3)
     assert model.distillation_weight == 0
 
 
@@ -72,7 +78,7 @@ def test_the_loss_by_hand() -> None:
 
 def test_training_minimises_dqns_loss_and_the_weighted_distillation_loss() -> None:
     model = taught(teacher_fraction=0.0, learning_starts=10, gradient_steps=0).learn(40)
-    model._recent_returns.extend([0.4] * 3)
+    judge(model, 0.4, 0.4, 0.4)
     # (1 - 0.4) / (1 - 0.2)
     assert model.distillation_weight == pytest.approx(0.75)
     state = np.random.get_state()
@@ -110,7 +116,7 @@ def test_the_teacher_acts_first_and_the_student_learns_from_it() -> None:
     model.learn(200, log_interval=None)
     assert model.distillation_weight == 1
     assert model.predict(np.eye(5, dtype=np.float32), deterministic=True)[0].all()
-    assert model._steps_driven[RIGHT] == 200
+    assert model._use.steps[RIGHT] == 200
 
 
 def test_random_steps_replace_some_of_the_teachers() -> None:
@@ -188,9 +194,8 @@ def test_the_teacher_is_asked_about_what_the_environment_emits(policy: str, spac
     env = make_vec_env(lambda: Numbers(space), 2)
     arguments: dict[str, Any] = {"buffer_size": 300, "seed": 0, "device": "cpu", "gradient_steps": 0}
     model = QDagger(policy, env, source_policies=[reads], **arguments).learn(140)
-    assert model.guide == 0
-    assert model.mean_returns is not None
-    assert model.mean_returns[0] == 10
+    assert model.selector.guide == model.selector.sources[0]
+    assert means(model)[0] == 10
     assert model.replay_buffer is not None
     data = model.replay_buffer.sample(200)
     # Where the teacher acted, and these are most of the steps, it took the action that it is asked for
@@ -203,7 +208,7 @@ def test_the_teacher_is_asked_about_what_the_environment_emits(policy: str, spac
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"teacher_fraction": 1.1}, "teacher_fraction must be from 0 to 1, not 1.1"),
+        ({"teacher_fraction": 1.1}, "teacher_fraction must be a number from 0 to 1, not 1.1"),
         ({"teacher_fraction": float("nan")}, "teacher_fraction must be a number, not nan"),
         ({"temperature": 0}, "temperature must be above 0, not 0"),
         ({"temperature": float("nan")}, "temperature must be a number, not nan"),

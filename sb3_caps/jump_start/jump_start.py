@@ -1,16 +1,77 @@
 """Jump-start reinforcement learning, with a deep Q-network."""
 
 import math
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any
 
-from stable_baselines3.common.type_aliases import MaybeCallback
+import numpy as np
 
-from sb3_caps.reuse.guided import GuidedReuseAlgorithm
+from sb3_caps.reuse.checks import check_number
+from sb3_caps.reuse.episodes import Behaviour, EpisodeResult
+from sb3_caps.reuse.episodic import EpisodicReuseAlgorithm
+from sb3_caps.reuse.evidence import Evidence
+from sb3_caps.reuse.guided import Guided, GuideSelector, check_whole_numbers
+from sb3_caps.reuse.selectors import RANDOM
 
-SelfJumpStart = TypeVar("SelfJumpStart", bound="JumpStart")
+
+@dataclass(eq=False)
+class JumpStartSelector(GuideSelector):
+    """Shortens the guide's part of episodes in stages, see ``JumpStart``."""
+
+    curriculum_stages: int
+    tolerance: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.lengths = {behaviour: Evidence() for behaviour in self.evidence}
+        self.stage = 0
+        self.initial_horizon = 0.0
+        self.best_return = -math.inf
+
+    @property
+    def horizon(self) -> float:
+        """h: how many steps the guide acts for in an episode that starts now."""
+        # In whole numbers of stages first: 10 * (1 - 0.9) is above 1
+        return math.ceil(self.initial_horizon * (self.curriculum_stages - self.stage) / self.curriculum_stages)
+
+    def update(self, result: EpisodeResult) -> None:
+        """Take the result of an episode into account."""
+        if result.behaviour in self.lengths:
+            self.lengths[result.behaviour].add(result.length)
+        super().update(result)
+
+    def _guide_chosen(self, guide: Behaviour) -> None:
+        self.initial_horizon = self.lengths[guide].mean
+        self.best_return = self.evidence[guide].mean
+        if self.advantage > 0:
+            self._next_stage()
+        else:
+            self.stage = self.curriculum_stages
+
+    def _next_stage(self) -> None:
+        before = self.horizon
+        # Short episodes have fewer horizons than stages
+        while self.horizon == before and self.stage < self.curriculum_stages:
+            self.stage += 1
+        self.recent = Evidence(self.average_episodes)
+
+    def _learner_finished(self) -> None:
+        if self.recent_return is None:
+            return
+        self.best_return = max(self.best_return, self.recent_return)
+        margin = self.tolerance * (self.best_return - self.evidence[RANDOM].mean)
+        if self.stage < self.curriculum_stages and self.recent_return >= self.best_return - margin:
+            self._next_stage()
+
+    def statistics(self) -> dict[str, Any]:
+        """:return: what to log, the curriculum too"""
+        found = super().statistics()
+        if self.guide is not None:
+            found.update(horizon=self.horizon, stage=self.stage, best_return=self.best_return)
+        return found
 
 
-class JumpStart(GuidedReuseAlgorithm):
+class JumpStart(EpisodicReuseAlgorithm):
     """
     Jump-Start Reinforcement Learning (JSRL), with a curriculum
 
@@ -23,87 +84,44 @@ class JumpStart(GuidedReuseAlgorithm):
     What was chosen here: returns are those of training episodes, with their exploration, so that no step goes to
     evaluation alone; the tolerance is a share of the difference between the best return and a random policy's, so that
     it fits rewards of any size; with several sources, each is tried first and the best one guides, see
-    ``GuidedReuseAlgorithm``. ``predict`` is DQN's, also when the curriculum has not come to its end.
+    ``GuideSelector``. ``predict`` is DQN's, also when the curriculum has not come to its end.
 
-    :param args: see ``GuidedReuseAlgorithm``
+    :param args: see ``EpisodicReuseAlgorithm``
+    :param trial_episodes: How many episodes each source is tried for
+    :param average_episodes: How many of the latest episodes the learned policy is judged by
     :param curriculum_stages: In how many steps the horizon goes to 0
     :param tolerance: How far below the best return a stage may end, as a share of its difference to a random policy's
-    :param kwargs: see ``GuidedReuseAlgorithm``
+    :param kwargs: see ``EpisodicReuseAlgorithm``
     """
+
+    selector_class = JumpStartSelector
+    selector: JumpStartSelector
 
     def __init__(
         self,
         *args: Any,
+        trial_episodes: int = 3,
+        average_episodes: int = 3,
         curriculum_stages: int = 10,
         tolerance: float = 0.1,
-        _init_setup_model: bool = True,
         **kwargs: Any,
     ) -> None:
-        super().__init__(*args, _init_setup_model=False, **kwargs)
+        self.trial_episodes = trial_episodes
+        self.average_episodes = average_episodes
         self.curriculum_stages = curriculum_stages
         self.tolerance = tolerance
-        self.stage = 0
-        self.initial_horizon = 0.0
-        self.best_return = -math.inf
-
-        if _init_setup_model:
-            self._setup_model()
+        super().__init__(*args, **kwargs)
 
     def _check_arguments(self) -> None:
         super()._check_arguments()
-        if not (isinstance(self.curriculum_stages, int) and self.curriculum_stages >= 1):
-            raise ValueError(f"curriculum_stages must be a whole number from 1, not {self.curriculum_stages!r}.")
-        if not 0 <= self.tolerance <= 1:
-            raise ValueError(f"tolerance is a share of a difference of returns, from 0 to 1, not {self.tolerance}.")
+        check_whole_numbers(
+            trial_episodes=self.trial_episodes,
+            average_episodes=self.average_episodes,
+            curriculum_stages=self.curriculum_stages,
+        )
+        check_number("tolerance", self.tolerance, at_least=0.0, at_most=1.0)
 
-    @property
-    def horizon(self) -> float:
-        """h: how many steps the guide acts for in an episode that starts now."""
-        # In whole numbers of stages first: 10 * (1 - 0.9) is above 1
-        return math.ceil(self.initial_horizon * (self.curriculum_stages - self.stage) / self.curriculum_stages)
-
-    def _guide_chosen(self, length: float) -> None:
-        assert self.mean_returns is not None
-        self.initial_horizon = length
-        self.best_return = float(self.mean_returns[self.guide])
-        if self.advantage > 0:
-            self._next_stage()
-        else:
-            self.stage = self.curriculum_stages
-
-    def _next_stage(self) -> None:
-        before = self.horizon
-        # Short episodes have fewer horizons than stages
-        while self.horizon == before and self.stage < self.curriculum_stages:
-            self.stage += 1
-        self._recent_returns.clear()
-
-    def _learner_finished(self) -> None:
-        if self.recent_return is None:
-            return
-        self.best_return = max(self.best_return, self.recent_return)
-        assert self.mean_returns is not None
-        margin = self.tolerance * (self.best_return - self.mean_returns[-1])
-        if self.stage < self.curriculum_stages and self.recent_return >= self.best_return - margin:
-            self._next_stage()
-
-    def dump_logs(self) -> None:
-        """
-        Write log data.
-        """
-        if self.guide is not None:
-            self.logger.record("reuse/horizon", self.horizon)
-            self.logger.record("reuse/stage", self.stage)
-            self.logger.record("reuse/best_return", self.best_return)
-        super().dump_logs()
-
-    def learn(
-        self: SelfJumpStart,
-        total_timesteps: int = 100_000,
-        callback: MaybeCallback = None,
-        log_interval: int = 4,
-        tb_log_name: str = "JumpStart",
-        reset_num_timesteps: bool = True,
-        progress_bar: bool = False,
-    ) -> SelfJumpStart:
-        return super().learn(total_timesteps, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar)
+    def _reuse_probabilities(self, steps: np.ndarray) -> np.ndarray:
+        # A source that is tried acts in every step
+        guided = [each.steps if isinstance(each, Guided) else np.inf for each in self._tracker.behaviours]
+        return (steps < guided).astype(np.float64)

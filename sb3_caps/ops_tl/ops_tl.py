@@ -1,13 +1,36 @@
 """Optimal Policy Selection for transfer learning, with a deep Q-network."""
 
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from stable_baselines3.common.type_aliases import MaybeCallback
 
+from sb3_caps.reuse.checks import check_number
+from sb3_caps.reuse.episodes import Behaviour
 from sb3_caps.reuse.episodic import EpisodicReuseAlgorithm
+from sb3_caps.reuse.selectors import EvidenceSelector
 
-SelfOPSTL = TypeVar("SelfOPSTL", bound="OPSTL")
+
+@dataclass(eq=False)
+class OPSTLSelector(EvidenceSelector):
+    """UCB1 over the sources, see ``OPSTL``."""
+
+    bandit_exploration: float
+
+    @property
+    def upper_bounds(self) -> np.ndarray:
+        """The upper confidence bound of each source, infinite where it was never chosen."""
+        tries = self.tries
+        widths = np.sqrt(2 * np.log(max(tries.sum(), 1)) / np.maximum(tries, 1))
+        return np.where(tries > 0, self.gains + self.bandit_exploration * widths, np.inf)
+
+    def choose(self) -> Behaviour:
+        """:return: the source with the highest bound"""
+        return self.sources[int(self.upper_bounds.argmax())]
+
+    def statistics(self) -> dict[str, Any]:
+        """:return: what to log, the bounds too"""
+        return {**super().statistics(), "upper_bound": dict(zip(self.sources, self.upper_bounds, strict=True))}
 
 
 class OPSTL(EpisodicReuseAlgorithm):
@@ -28,59 +51,33 @@ class OPSTL(EpisodicReuseAlgorithm):
     of their return, so that environments that start together try different sources.
 
     :param args: see ``EpisodicReuseAlgorithm``
+    :param reuse_probability: ψ, the probability to follow the chosen source in the first step of an episode
+    :param reuse_decay: υ, what that probability is multiplied with after each step
     :param bandit_exploration: weight of the width of the confidence bound; UCB1 has 1
     :param kwargs: see ``EpisodicReuseAlgorithm``
     """
 
-    learned_policy_is_arm = False
+    selector_class = OPSTLSelector
+    selector: OPSTLSelector
 
     def __init__(
-        self, *args: Any, bandit_exploration: float = 1.0, _init_setup_model: bool = True, **kwargs: Any
+        self,
+        *args: Any,
+        reuse_probability: float = 1.0,
+        reuse_decay: float = 0.95,
+        bandit_exploration: float = 1.0,
+        **kwargs: Any,
     ) -> None:
-        super().__init__(*args, _init_setup_model=False, **kwargs)  # type: ignore[misc]
+        self.reuse_probability = reuse_probability
+        self.reuse_decay = reuse_decay
         self.bandit_exploration = bandit_exploration
-
-        if _init_setup_model:
-            self._setup_model()
+        super().__init__(*args, **kwargs)
 
     def _check_arguments(self) -> None:
         super()._check_arguments()
-        if self.bandit_exploration < 0:
-            raise ValueError(f"bandit_exploration must not be negative, but is {self.bandit_exploration}.")
+        check_number("reuse_probability", self.reuse_probability, at_least=0.0, at_most=1.0)
+        check_number("reuse_decay", self.reuse_decay, at_least=0.0, at_most=1.0)
+        check_number("bandit_exploration", self.bandit_exploration, at_least=0.0)
 
-    def upper_bounds(self, tries: np.ndarray) -> np.ndarray:
-        """
-        :param tries: how often each source was chosen
-        :return: the upper confidence bound of each source, infinite where it was never chosen
-        """
-        widths = np.sqrt(2 * np.log(max(tries.sum(), 1)) / np.maximum(tries, 1))
-        return np.where(tries > 0, self.gains + self.bandit_exploration * widths, np.inf)
-
-    def _select(self, n_episodes: int, running: np.ndarray) -> np.ndarray:
-        assert self.episode_counts is not None
-        tries = self.episode_counts + running
-        chosen = np.empty(n_episodes, dtype=np.int64)
-        # Each choice changes the bounds of the next; this runs once an episode, not in every step
-        for i in range(n_episodes):
-            chosen[i] = self.upper_bounds(tries).argmax()
-            tries[chosen[i]] += 1
-        return chosen
-
-    def dump_logs(self) -> None:
-        """
-        Write log data.
-        """
-        assert self.episode_counts is not None
-        self._record_by_name("reuse/upper_bound", self.arm_names, self.upper_bounds(self.episode_counts))
-        super().dump_logs()
-
-    def learn(
-        self: SelfOPSTL,
-        total_timesteps: int = 100_000,
-        callback: MaybeCallback = None,
-        log_interval: int = 4,
-        tb_log_name: str = "OPSTL",
-        reset_num_timesteps: bool = True,
-        progress_bar: bool = False,
-    ) -> SelfOPSTL:
-        return super().learn(total_timesteps, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar)
+    def _reuse_probabilities(self, steps: np.ndarray) -> np.ndarray:
+        return self.reuse_probability * self.reuse_decay**steps

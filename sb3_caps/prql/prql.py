@@ -1,13 +1,46 @@
 """Policy Reuse in Q-Learning, with a deep Q-network."""
 
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from stable_baselines3.common.type_aliases import MaybeCallback
 
-from sb3_caps.reuse.episodic import EpisodeState, EpisodicReuseAlgorithm
+from sb3_caps.reuse.checks import check_number
+from sb3_caps.reuse.episodes import Behaviour
+from sb3_caps.reuse.episodic import EpisodicReuseAlgorithm
+from sb3_caps.reuse.selectors import LEARNED, EvidenceSelector
 
-SelfPRQL = TypeVar("SelfPRQL", bound="PRQL")
+
+@dataclass(eq=False)
+class PRQLSelector(EvidenceSelector):
+    """Draws by a softmax over gains, see ``PRQL``."""
+
+    others = (LEARNED,)
+
+    temperature: float
+    temperature_growth: float
+
+    @property
+    def current_temperature(self) -> float:
+        """τ: the larger, the more a higher gain counts."""
+        return self.temperature + self.temperature_growth * sum(known.n for known in self.evidence.values())
+
+    @property
+    def probabilities(self) -> np.ndarray:
+        """How likely each behaviour of ``evidence`` is chosen for the next episode."""
+        gains = self.gains
+        # Gains below the highest, so that no exponential overflows
+        weights = np.exp(self.current_temperature * (gains - gains.max()))
+        return weights / weights.sum()
+
+    def choose(self) -> Behaviour:
+        """:return: a source or the learned policy, drawn"""
+        return list(self.evidence)[self.rng.choice(len(self.evidence), p=self.probabilities)]
+
+    def statistics(self) -> dict[str, Any]:
+        """:return: what to log, the temperature and probabilities too"""
+        selection = dict(zip(self.evidence, self.probabilities, strict=True))
+        return {**super().statistics(), "temperature": self.current_temperature, "selection": selection}
 
 
 class PRQL(EpisodicReuseAlgorithm):
@@ -29,6 +62,8 @@ class PRQL(EpisodicReuseAlgorithm):
     each of them makes the temperature grow.
 
     :param args: see ``EpisodicReuseAlgorithm``
+    :param reuse_probability: ψ, the probability to follow the chosen source in the first step of an episode
+    :param reuse_decay: υ, what that probability is multiplied with after each step
     :param temperature: τ in the first episode
     :param temperature_growth: Δτ, added after each episode
     :param exploration_initial_eps: initial value of random action probability. PRQL has none beside π-reuse,
@@ -37,75 +72,42 @@ class PRQL(EpisodicReuseAlgorithm):
     :param kwargs: see ``EpisodicReuseAlgorithm``
     """
 
-    learned_policy_is_arm = True
+    selector_class = PRQLSelector
+    selector: PRQLSelector
 
     def __init__(
         self,
         *args: Any,
+        reuse_probability: float = 1.0,
+        reuse_decay: float = 0.95,
         temperature: float = 0.0,
         temperature_growth: float = 0.05,
         exploration_initial_eps: float = 0.0,
         exploration_final_eps: float = 0.0,
-        _init_setup_model: bool = True,
         **kwargs: Any,
     ) -> None:
-        super().__init__(  # type: ignore[misc]
+        self.reuse_probability = reuse_probability
+        self.reuse_decay = reuse_decay
+        self.temperature = temperature
+        self.temperature_growth = temperature_growth
+        super().__init__(
             *args,
             exploration_initial_eps=exploration_initial_eps,
             exploration_final_eps=exploration_final_eps,
-            _init_setup_model=False,
             **kwargs,
         )
-        self.temperature = temperature
-        self.temperature_growth = temperature_growth
-
-        if _init_setup_model:
-            self._setup_model()
 
     def _check_arguments(self) -> None:
         super()._check_arguments()
-        for name, value in (
-            ("temperature", self.temperature),
-            ("temperature_growth", self.temperature_growth),
-        ):
-            if value < 0:
-                raise ValueError(f"{name} must not be negative, but is {value}.")
+        check_number("reuse_probability", self.reuse_probability, at_least=0.0, at_most=1.0)
+        check_number("reuse_decay", self.reuse_decay, at_least=0.0, at_most=1.0)
+        check_number("temperature", self.temperature, at_least=0.0)
+        check_number("temperature_growth", self.temperature_growth, at_least=0.0)
 
-    @property
-    def current_temperature(self) -> float:
-        """τ: the larger, the more a higher gain counts."""
-        assert self.episode_counts is not None
-        return self.temperature + self.temperature_growth * float(self.episode_counts.sum())
+    def _reuse_probabilities(self, steps: np.ndarray) -> np.ndarray:
+        return self.reuse_probability * self.reuse_decay**steps
 
-    @property
-    def selection_probabilities(self) -> np.ndarray:
-        """How likely each of ``arm_names`` is chosen for the next episode."""
-        # Gains below the highest, so that no exponential overflows
-        weights = np.exp(self.current_temperature * (self.gains - self.gains.max()))
-        return weights / weights.sum()
-
-    def _select(self, n_episodes: int, running: np.ndarray) -> np.ndarray:
-        return np.random.choice(len(self.arm_names), size=n_episodes, p=self.selection_probabilities)
-
-    def _random_probability(self, epsilon: float, episodes: EpisodeState) -> np.ndarray:
-        reusing = episodes.arms < self.options.n_sources
-        return np.maximum(epsilon, np.where(reusing, episodes.reuse, 0.0))
-
-    def dump_logs(self) -> None:
-        """
-        Write log data.
-        """
-        self.logger.record("reuse/temperature", self.current_temperature)
-        self._record_by_name("reuse/selection", self.arm_names, self.selection_probabilities)
-        super().dump_logs()
-
-    def learn(
-        self: SelfPRQL,
-        total_timesteps: int = 100_000,
-        callback: MaybeCallback = None,
-        log_interval: int = 4,
-        tb_log_name: str = "PRQL",
-        reset_num_timesteps: bool = True,
-        progress_bar: bool = False,
-    ) -> SelfPRQL:
-        return super().learn(total_timesteps, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar)
+    def _random_probabilities(self, epsilon: float, steps: np.ndarray) -> np.ndarray:
+        return np.maximum(
+            epsilon, np.where(self._sources < self.options.n_sources, self._reuse_probabilities(steps), 0.0)
+        )

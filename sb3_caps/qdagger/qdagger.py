@@ -1,26 +1,34 @@
 """QDagger: a source policy distilled into a deep Q-network, with a weight that falls as the learner catches up."""
 
 import math
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch as th
 from gymnasium import spaces
-from stable_baselines3.common.type_aliases import (
-    DictReplayBufferSamples,
-    MaybeCallback,
-    ReplayBufferSamples,
-    TensorDict,
-)
+from stable_baselines3.common.type_aliases import TensorDict
 from torch.nn import functional as F
 
-from sb3_caps.reuse.episodic import EpisodeState
-from sb3_caps.reuse.guided import GuidedReuseAlgorithm
+from sb3_caps.reuse.checks import check_number
+from sb3_caps.reuse.episodic import EpisodicReuseAlgorithm
+from sb3_caps.reuse.guided import Guided, GuideSelector, check_whole_numbers
+from sb3_caps.reuse.selectors import LEARNED
 
-SelfQDagger = TypeVar("SelfQDagger", bound="QDagger")
+
+@dataclass(eq=False)
+class QDaggerSelector(GuideSelector):
+    """Lets the teacher act in whole episodes first, and the student afterwards, see ``QDagger``."""
+
+    teaching: bool
+
+    @property
+    def horizon(self) -> float:
+        """How many steps the teacher acts for in an episode that starts now: all or none."""
+        return math.inf if self.teaching and self.advantage > 0 else 0.0
 
 
-class QDagger(GuidedReuseAlgorithm):
+class QDagger(EpisodicReuseAlgorithm):
     """
     QDagger: reincarnating reinforcement learning from a policy
 
@@ -41,49 +49,56 @@ class QDagger(GuidedReuseAlgorithm):
     - The student learns while the teacher acts and not afterwards, from one replay buffer, so there are as many
       gradient steps as in DQN. A step of the teacher is random with probability ε, for more than one way to be seen.
 
-    :param args: see ``GuidedReuseAlgorithm``
+    With several sources, each is tried first and the best one teaches, see ``GuideSelector``.
+
+    :param args: see ``EpisodicReuseAlgorithm``
+    :param trial_episodes: How many episodes each source is tried for
+    :param average_episodes: How many of the latest episodes the student is judged by
     :param teacher_fraction: Fraction of the run in which the teacher acts, trials of the sources included
     :param temperature: T as a share of the difference between the teacher's return and a random policy's
-    :param kwargs: see ``GuidedReuseAlgorithm``
+    :param kwargs: see ``EpisodicReuseAlgorithm``
     """
+
+    selector_class = QDaggerSelector
+    selector: QDaggerSelector
 
     def __init__(
         self,
         *args: Any,
+        trial_episodes: int = 3,
+        average_episodes: int = 3,
         teacher_fraction: float = 0.1,
         temperature: float = 0.01,
-        _init_setup_model: bool = True,
         **kwargs: Any,
     ) -> None:
-        super().__init__(*args, _init_setup_model=False, **kwargs)
+        self.trial_episodes = trial_episodes
+        self.average_episodes = average_episodes
         self.teacher_fraction = teacher_fraction
         self.temperature = temperature
-
-        if _init_setup_model:
-            self._setup_model()
+        super().__init__(*args, **kwargs)
 
     def _check_arguments(self) -> None:
         super()._check_arguments()
-        if not 0 <= self.teacher_fraction <= 1:
-            raise ValueError(f"teacher_fraction must be from 0 to 1, not {self.teacher_fraction}.")
+        check_whole_numbers(trial_episodes=self.trial_episodes, average_episodes=self.average_episodes)
+        check_number("teacher_fraction", self.teacher_fraction, at_least=0.0, at_most=1.0)
         if not 0 < self.temperature < math.inf:
             raise ValueError(f"temperature must be above 0, not {self.temperature}.")
 
     @property
-    def horizon(self) -> float:
-        """How many steps the teacher acts for in an episode that starts now: all or none."""
-        teaches = self.advantage > 0 and 1 - self._current_progress_remaining < self.teacher_fraction
-        return math.inf if teaches else 0.0
+    def teaching(self) -> bool:
+        """Whether the run is in its first part, in which the teacher acts."""
+        return 1 - self._current_progress_remaining < self.teacher_fraction
 
     @property
     def distillation_weight(self) -> float:
         """λ: 1 for a student as bad as a random policy, 0 for one as good as the teacher."""
-        if self.advantage == 0:
+        selector = self.selector
+        if selector.guide is None or selector.advantage == 0:
             return 0.0
-        if self.horizon > 0 or self.recent_return is None:
+        if self.teaching or selector.recent_return is None:
             return 1.0
-        assert self.mean_returns is not None
-        return float(np.clip((self.mean_returns[self.guide] - self.recent_return) / self.advantage, 0, 1))
+        behind = selector.evidence[selector.guide].mean - selector.recent_return
+        return float(np.clip(behind / selector.advantage, 0, 1))
 
     @property
     def value_temperature(self) -> float:
@@ -93,22 +108,24 @@ class QDagger(GuidedReuseAlgorithm):
         if normalizer is not None and normalizer.norm_reward:
             # The student learns from rewards that are divided by this
             scale = math.sqrt(float(normalizer.ret_rms.var) + normalizer.epsilon)
-        return self.temperature * self.advantage / scale
+        return self.temperature * self.selector.advantage / scale
 
-    def _guidance(self) -> np.ndarray:
+    def _reuse_probabilities(self, steps: np.ndarray) -> np.ndarray:
         # Exploration replaces steps of the teacher, but none of those that tell how good it is
-        return super()._guidance() * np.where(self._trials, 1.0, 1.0 - self.exploration_rate)
+        teaches = [isinstance(each, Guided) for each in self._tracker.behaviours]
+        return np.where(teaches, 1.0 - self.exploration_rate, 1.0)
 
-    def _random_probability(self, epsilon: float, episodes: EpisodeState) -> np.ndarray:
+    def _random_probabilities(self, epsilon: float, steps: np.ndarray) -> np.ndarray:
         # The teacher's share of exploration is drawn above
-        return np.where(np.isfinite(self._guide_steps), epsilon, 1.0)
+        return np.where([each == LEARNED for each in self._tracker.behaviours], epsilon, 1.0)
 
     def _teacher_actions(self, observations: th.Tensor | TensorDict) -> th.Tensor:
         """
         :param observations: a batch, as the replay buffer gives it
         :return: what the teacher would do there
         """
-        assert self.guide is not None
+        assert self.selector.guide is not None
+        teacher = self.options.sources[self.source_names.index(self.selector.guide.name)]
         emitted: Any
         if isinstance(observations, dict):
             assert isinstance(self.observation_space, spaces.Dict)
@@ -118,7 +135,7 @@ class QDagger(GuidedReuseAlgorithm):
             emitted = _as_array(observations, self.observation_space)
             n_observations = len(observations)
         emitted = self.options.as_emitted(emitted, normalized=True)
-        actions, _ = self.options.sources[self.guide].actions(emitted, None, np.ones(n_observations, dtype=bool))
+        actions, _ = teacher.actions(emitted, None, np.ones(n_observations, dtype=bool))
         return th.as_tensor(actions.reshape(-1), dtype=th.int64, device=self.device)
 
     def distillation_loss(self, q_values: th.Tensor, teacher_actions: th.Tensor) -> th.Tensor:
@@ -142,9 +159,12 @@ class QDagger(GuidedReuseAlgorithm):
         losses, distillation_losses = [], []
         for _ in range(gradient_steps):
             replay_data = self.replay_buffer.sample(batch_size, env=self._vec_normalize_env)
+            discounts = replay_data.discounts if replay_data.discounts is not None else self.gamma
+            with th.no_grad():
+                next_q_values = self.q_net_target(replay_data.next_observations).amax(dim=1, keepdim=True)
+                targets = replay_data.rewards + (1 - replay_data.dones) * discounts * next_q_values
             q_values = self.q_net(replay_data.observations)
-            current_q_values = q_values.gather(1, replay_data.actions.long())
-            loss = F.smooth_l1_loss(current_q_values, self._target_q_values(replay_data))
+            loss = F.smooth_l1_loss(q_values.gather(1, replay_data.actions.long()), targets)
             distillation_loss = self.distillation_loss(q_values, self._teacher_actions(replay_data.observations))
             losses.append(loss.item())
             distillation_losses.append(distillation_loss.item())
@@ -159,31 +179,11 @@ class QDagger(GuidedReuseAlgorithm):
         self.logger.record("train/loss", np.mean(losses))
         self.logger.record("train/distillation_loss", np.mean(distillation_losses))
 
-    def _target_q_values(self, replay_data: ReplayBufferSamples | DictReplayBufferSamples) -> th.Tensor:
-        """DQN's target for each transition."""
-        discounts = replay_data.discounts if replay_data.discounts is not None else self.gamma
-        with th.no_grad():
-            next_q_values = self.q_net_target(replay_data.next_observations).max(dim=1, keepdim=True).values
-            return replay_data.rewards + (1 - replay_data.dones) * discounts * next_q_values
-
     def dump_logs(self) -> None:
-        """
-        Write log data.
-        """
-        if self.guide is not None:
+        """Write log data."""
+        if self.selector.guide is not None:
             self.logger.record("reuse/distillation_weight", self.distillation_weight)
         super().dump_logs()
-
-    def learn(
-        self: SelfQDagger,
-        total_timesteps: int = 100_000,
-        callback: MaybeCallback = None,
-        log_interval: int = 4,
-        tb_log_name: str = "QDagger",
-        reset_num_timesteps: bool = True,
-        progress_bar: bool = False,
-    ) -> SelfQDagger:
-        return super().learn(total_timesteps, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar)
 
 
 def _as_array(observations: th.Tensor, space: spaces.Space) -> np.ndarray:

@@ -11,11 +11,12 @@ from gymnasium import spaces
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
-from stable_baselines3.common.vec_env import VecEnv, VecNormalize, VecTransposeImage
+from stable_baselines3.common.utils import get_system_info
+from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.dqn.dqn import DQN
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
-from sb3_caps.files.export import is_export, saved_from_export
+from sb3_caps.files.export import is_export, model_from_export
 from sb3_caps.files.save_util import atomic_write, read_pickle, write_pickle
 from sb3_caps.files.saved_models import check_saved_model
 from sb3_caps.replay.buffers import OptionReplayBuffer
@@ -24,7 +25,7 @@ from sb3_caps.reuse.action_names import action_names, option_labels
 from sb3_caps.reuse.options import OptionSet
 from sb3_caps.reuse.schedules import PiecewiseLinear, schedule_over
 from sb3_caps.reuse.statistics import OptionUse
-from sb3_caps.sources import ObservationNormalizer, Observations, SourcePolicy, as_source
+from sb3_caps.sources import ObservationNormalizer, Observations, SourcePolicy, as_sources, unwrapped
 from sb3_caps.sources.load import refusal
 
 SelfPolicyReuse = TypeVar("SelfPolicyReuse", bound="PolicyReuseAlgorithm")
@@ -60,11 +61,16 @@ class PolicyReuseAlgorithm(DQN):
         # What the policy and the buffer need of us, besides what the user passes on to them
         policy_kwargs: dict[str, Any] = self.policy_kwargs
         replay_buffer_kwargs: dict[str, Any] = self.replay_buffer_kwargs
-        self.policy_kwargs = {**policy_kwargs, **self._policy_arguments()}
-        self.replay_buffer_kwargs = {**replay_buffer_kwargs, **self._buffer_arguments()}
+        policy_arguments, buffer_arguments = self._policy_arguments(), self._buffer_arguments()
+        checks.check_not_ours("policy_kwargs", policy_kwargs, policy_arguments)
+        checks.check_not_ours("replay_buffer_kwargs", replay_buffer_kwargs, buffer_arguments)
+        self.policy_kwargs = {**policy_kwargs, **policy_arguments}
+        self.replay_buffer_kwargs = {**replay_buffer_kwargs, **buffer_arguments}
         rng: np.random.Generator | None = vars(self).get("rng")
-        super()._setup_model()
-        self.policy_kwargs, self.replay_buffer_kwargs = policy_kwargs, replay_buffer_kwargs
+        try:
+            super()._setup_model()
+        finally:
+            self.policy_kwargs, self.replay_buffer_kwargs = policy_kwargs, replay_buffer_kwargs
         self.exploration_schedule = self.given_exploration_schedule or self.exploration_schedule
         self._setup_schedules(self._total_timesteps)
         used: OptionUse | None = vars(self).get("_use")
@@ -282,15 +288,20 @@ class PolicyReuseAlgorithm(DQN):
             ``custom_objects={"policy_kwargs": {...}}``.
         :return: new model instance with loaded parameters
         """
+        exported = is_export(path)
+        if exported:
+            # An export holds arguments alone, so both say what takes their place
+            kwargs = {**(custom_objects or {}), **kwargs}
+        elif not trust:
+            raise ValueError(refusal(path))
         checks.check_names(cls, kwargs)
         if not trust and kwargs.get("source_policies") is not None:
-            kwargs["source_policies"] = [as_source(source, trust=False) for source in kwargs["source_policies"]]
-        if is_export(path):
-            path = saved_from_export(path, cls, kwargs.pop("policy_kwargs", None) or {})
-        elif trust:
-            check_saved_model(path, cls)
-        else:
-            raise ValueError(refusal(path))
+            kwargs["source_policies"] = as_sources(kwargs["source_policies"], trust=False)
+        if exported:
+            if print_system_info:
+                get_system_info()
+            return model_from_export(path, cls, env, device, kwargs)
+        check_saved_model(path, cls)
         return super().load(path, env, device, custom_objects, print_system_info, force_reset, **kwargs)
 
     def save(
@@ -349,6 +360,4 @@ class PolicyReuseAlgorithm(DQN):
 
 def _emitted_space(env: VecEnv) -> spaces.Space:
     """The observations that the user's environment emits, before SB3 normalises or transposes them."""
-    while isinstance(env, (VecNormalize, VecTransposeImage)):
-        env = env.venv
-    return env.observation_space
+    return unwrapped(env)[0].observation_space

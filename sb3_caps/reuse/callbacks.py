@@ -15,6 +15,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize, 
 from sb3_caps.colours import option_colour
 from sb3_caps.extras import require
 from sb3_caps.reuse.action_names import action_names, option_labels
+from sb3_caps.reuse.episodes import Behaviour
 from sb3_caps.reuse.options import OptionSet
 from sb3_caps.sources import Observations
 
@@ -159,8 +160,9 @@ class OptionMonitor(HyperparameterLog):
             if isinstance(self.eval_env, VecNormalize):
                 sync_envs_normalization(self.training_env, self.eval_env)
             episode = run_episode(self.model, self.eval_env)
-            acts_by = int(self.model.policy.acts_by)  # type: ignore[arg-type]
-            figures["timeline"] = draw_timeline(episode, labels, options.n_sources, acts_by if acts_by >= 0 else None)
+            controller: Behaviour = self.model.gate.controller  # type: ignore[attr-defined]
+            alone = options.names.index(controller.name) if controller.is_source else None
+            figures["timeline"] = draw_timeline(episode, labels, options.n_sources, alone)
             if self.draw is not None:
                 figures.update(self.draw(self.model, episode))
         self._write({f"options/{name}": Figure(figure, close=True) for name, figure in figures.items()})

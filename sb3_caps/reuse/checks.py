@@ -1,4 +1,4 @@
-"""What the algorithms refuse: numbers that are none, arguments that do not exist, buffers that are too small."""
+"""What the algorithms refuse: NaN, unknown arguments, and replay buffers that do not fit."""
 
 import difflib
 import inspect
@@ -13,12 +13,6 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
 from sb3_caps.sources import Observations
-
-# What a replay buffer counts from its first step on, for those who need it
-COUNTS = {
-    "count_visits": ("visit_counts", "counts of visits for a bonus"),
-    "count_actions": ("action_counts", "counts of actions for novelty"),
-}
 
 
 def constructor_arguments(algorithm: type[BaseAlgorithm]) -> dict[str, inspect.Parameter]:
@@ -67,7 +61,7 @@ def check_numbers(model: BaseAlgorithm) -> None:
 
 def check_number(name: str, value: Any, at_least: float, at_most: float | None = None) -> None:
     """
-    Refuse what is no number in a range.
+    Refuse what is not a number in a range.
 
     :param name: of the argument
     :param value: what was passed
@@ -77,6 +71,19 @@ def check_number(name: str, value: Any, at_least: float, at_most: float | None =
     if not isinstance(value, Real) or not (at_least <= float(value) <= (np.inf if at_most is None else at_most)):
         limit = f"from {at_least:g} to {at_most:g}" if at_most is not None else f"of at least {at_least:g}"
         raise ValueError(f"{name} must be a number {limit}, not {value!r}.")
+
+
+def check_not_ours(name: str, given: dict[str, Any], ours: dict[str, Any]) -> None:
+    """
+    Refuse keyword arguments of a part that the algorithm passes on itself.
+
+    :param name: of the argument that they came in
+    :param given: what the user passed
+    :param ours: what the algorithm passes
+    """
+    for key in given.keys() & ours.keys():
+        if given[key] is not ours[key] and given[key] != ours[key]:
+            raise ValueError(f"{name} cannot hold {key!r}: the algorithm sets it by its own arguments.")
 
 
 def _has_nan(value: Any) -> bool:
@@ -128,9 +135,6 @@ def check_replay_buffer(
     share = getattr(found, "prioritized_share", None)
     if share != arguments.get("prioritized_share"):
         differences.append(f"prioritized_share {share}, not {arguments.get('prioritized_share')}")
-    for argument, (name, what) in COUNTS.items():
-        if arguments.get(argument) and getattr(found, name, None) is None:
-            differences.append(f"no {what}")
     names: Any = getattr(found, "option_names", None)
     n_options = getattr(found, "n_options", len(option_names))
     moved = [name for name in names or () if name in option_names and names.index(name) != option_names.index(name)]
@@ -142,7 +146,7 @@ def check_replay_buffer(
             "same, or start with an empty buffer."
         )
     if names is not None and names != option_names:
-        # As after a source has been mended, and has another name now
+        # As after a source was fixed, and has another name now
         warnings.warn(
             f"{path} has the agreements of the options {names}, which the options {option_names} take over: they learn "
             "from what those would have done.",
@@ -204,7 +208,7 @@ def _check_finite(what: str, values: np.ndarray, step: int, first: int = 0) -> N
     i = int(bad.any(axis=1).argmax())
     value = values.reshape(len(values), -1)[i][bad[i]][0]
     raise ValueError(
-        f"The {what} of environment {first + i} is {value} in step {step}, where it has to be finite: mend the "
+        f"The {what} of environment {first + i} is {value} in step {step}, where it has to be finite: fix the "
         "environment. Nothing of this step was stored, and the model can be saved as it is."
     )
 

@@ -14,8 +14,8 @@ class Behaviour:
     """
     Who acts for a whole episode.
 
-    :param name: what logs and summaries call it; that of a source where a source acts alone
-    :param is_source: whether it is a source policy
+    :param name: what logs and summaries call it; that of a source where a source acts or is reused
+    :param is_source: whether it is a source policy: one may have the name of something else
     """
 
     name: str
@@ -110,4 +110,4 @@ def longest_trial(gamma: float) -> float:
     :param gamma: the discount factor of learning
     :return: how many steps are enough to judge a behaviour by
     """
-    return HORIZONS / (1.0 - gamma) if gamma < 1.0 else np.inf
+    return float(round(HORIZONS / (1.0 - gamma))) if gamma < 1.0 else np.inf

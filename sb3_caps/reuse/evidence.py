@@ -1,7 +1,8 @@
 """What is known of a behaviour's worth."""
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -30,13 +31,22 @@ class Evidence:
 
         :param value: its return
         """
-        if self._recent is not None:
-            self._recent.append(value)
-            self.n, self.mean, self._squares = 0, 0.0, 0.0
-            for each in self._recent:
-                self._count(each)
-        else:
+        if self._recent is None:
             self._count(value)
+        else:
+            self._recent.append(value)
+            self._count_recent()
+
+    def forget_oldest(self) -> None:
+        """Forget the oldest of the latest episodes: what learns has changed since."""
+        if self._recent:
+            self._recent.popleft()
+            self._count_recent()
+
+    def _count_recent(self) -> None:
+        self.n, self.mean, self._squares = 0, 0.0, 0.0
+        for each in self._recent or ():
+            self._count(each)
 
     def _count(self, value: float) -> None:
         # Welford's rule: equal returns have that return as their mean, to the last bit
@@ -60,6 +70,15 @@ class Evidence:
         if self.n == 0:
             return float("inf")
         return float(np.sqrt((self._squares + spread**2 / 4) / (self.n + 1) / self.n))
+
+    def lower(self, spread: float) -> float:
+        """
+        What the behaviour is worth with some confidence.
+
+        :param spread: see ``error``
+        :return: the mean less one error, minus infinity without an episode
+        """
+        return self.mean - self.error(spread) if self.n else -float("inf")
 
     def draw(self, rng: np.random.Generator, spread: float) -> float:
         """
@@ -88,6 +107,23 @@ class Evidence:
         """:return: the same episodes; others may be added to it, and all will count"""
         found = Evidence()
         found.n, found.mean, found._squares = self.n, self.mean, self._squares
+        return found
+
+    def state(self) -> dict[str, Any]:
+        """:return: all that is known, as plain numbers"""
+        recent = None if self._recent is None else list(self._recent)
+        return {"n": self.n, "mean": self.mean, "squares": self._squares, "latest": self.latest, "recent": recent}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> "Evidence":
+        """
+        :param state: what ``state`` returned
+        :return: the same evidence
+        """
+        found = cls(state["latest"])
+        found.n, found.mean, found._squares = state["n"], state["mean"], state["squares"]
+        if found._recent is not None:
+            found._recent.extend(state["recent"])
         return found
 
 
