@@ -9,6 +9,7 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from torch.nn import functional as F
 
 from sb3_caps import CAPS, each
+from sb3_caps.caps.networks import OptionEstimates
 from sb3_caps.replay.type_aliases import OptionReplayBufferSamples
 
 
@@ -17,16 +18,18 @@ class SquaredCAPS(CAPS):
 
     penalty = 1e-4
 
-    def _compute_loss(self, replay_data: OptionReplayBufferSamples) -> th.Tensor:
+    def _compute_loss(
+        self, replay_data: OptionReplayBufferSamples, estimates: OptionEstimates, targets: th.Tensor
+    ) -> th.Tensor:
         """
-        :param replay_data: sequences
+        :param replay_data: sequences, with the mask of what is to be learned
+        :param estimates: what the network says of the options
+        :param targets: what their values should be
         :return: the loss of every option that agreed with the action taken
         """
-        estimates, targets = self._estimates_and_targets(replay_data)
-        learned = replay_data.agreements & replay_data.mask[..., None]
-        values = estimates.values[learned]
-        loss = F.mse_loss(values, targets[learned]) + self.penalty * values.square().mean()
-        return loss + self._termination_loss(estimates, replay_data)
+        values = estimates.values[replay_data.learned]
+        loss = F.mse_loss(values, targets[replay_data.learned]) + self.penalty * values.square().mean()
+        return loss + self._termination_loss(replay_data, estimates)
 
 
 def lean(observation: np.ndarray) -> int:

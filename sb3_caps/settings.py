@@ -12,7 +12,7 @@ from sb3_caps.extras import require
 
 SCHEDULES = ("learning_rate", "exploration_schedule")
 # Groups of arguments, and what may be a schedule in them
-GROUPS = {"termination_kwargs": ("target",), "exploration_kwargs": ("temperature", "bonus")}
+GROUPS = {"termination_kwargs": ("target",)}
 # What an entry says of a run and not of its algorithm
 RUN_KEYS = frozenset(
     ("n_timesteps", "n_envs", "env_kwargs", "eval_env_kwargs", "env_wrapper", "frame_stack", "callback", "normalize")
@@ -25,7 +25,7 @@ def config_file(algo: str, folders: Sequence[Path] = ()) -> Path | None:
     :param folders: where to look first
     :return: our settings for it: in those folders, in ``zoo_configs`` of the repository or of the installed package
     """
-    candidates = [folder / f"{algo}.yml" for folder in (*folders, Path(__file__).parents[2] / "zoo_configs")]
+    candidates = [folder / f"{algo}.yml" for folder in (*folders, Path(__file__).parents[1] / "zoo_configs")]
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         for installed in importlib.metadata.files("sb3-caps") or []:
             if installed.parts[-2:] == ("zoo_configs", f"{algo}.yml"):
@@ -42,7 +42,7 @@ def entries(file: Path) -> dict[str, Any]:
     try:
         found = yaml.safe_load(file.read_text()) or {}
     except yaml.YAMLError as error:
-        raise ValueError(f"{file} is no valid YAML, mend it: {' '.join(str(error).split())}") from error
+        raise ValueError(f"{file} is not valid YAML, fix it: {' '.join(str(error).split())}") from error
     if not isinstance(found, dict):
         raise ValueError(f"{file} needs an entry for each environment, not a {type(found).__name__}.")
     return found

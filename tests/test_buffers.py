@@ -12,7 +12,7 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.vec_env import VecFrameStack
+from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize
 
 from sb3_caps import CAPS
 from sb3_caps.replay import buffers
@@ -34,10 +34,15 @@ class Step:
     option: int
     option_actions: np.ndarray
     next_option_actions: np.ndarray
+    log_prob: float
     reward: float
     done: bool
     truncated: bool
     followed: bool = True
+
+    @property
+    def agreements(self) -> list[bool]:
+        return [*(self.option_actions == self.action), *(np.arange(N_ACTIONS) == self.action)]
 
 
 class Film:
@@ -102,6 +107,8 @@ class Film:
                 int(self.rng.integers(N_SOURCES + N_ACTIONS)),
                 self.rng.integers(N_ACTIONS, size=N_SOURCES),
                 self.rng.integers(N_ACTIONS, size=N_SOURCES),
+                # Of some it is not known how likely they were
+                float(np.float32(np.log(self.rng.random()))) if self.rng.random() < 0.7 else np.nan,
                 float(np.float32(self.rng.normal())),
                 done=bool(event in ("terminal", "truncated")),
                 truncated=bool(event == "truncated"),
@@ -117,11 +124,10 @@ class Film:
             np.array([step.reward for step in new], dtype=np.float32),
             np.array([step.done for step in new]),
             [{"TimeLimit.truncated": True} if step.truncated else {} for step in new],
-        )
-        buffer.add_options(
-            np.array([step.option for step in new]),
-            np.array([step.option_actions for step in new]),
-            np.array([step.next_option_actions for step in new]),
+            options=np.array([step.option for step in new]),
+            log_probs=np.array([step.log_prob for step in new]),
+            option_actions=np.array([step.option_actions for step in new]),
+            next_option_actions=np.array([step.next_option_actions for step in new]),
         )
 
 
@@ -147,17 +153,49 @@ def check_all_sequences(buffer: OptionReplayBuffer, film: Film) -> None:
             assert_same(film, data.observations, t * n + i, step.observation)
             assert int(data.actions[t, i]) == step.action
             assert int(data.options[t, i]) == step.option
-            agreements = [*(step.option_actions == step.action), *(np.arange(N_ACTIONS) == step.action)]
-            assert data.agreements[t, i].tolist() == agreements
+            # Each option learns from the steps that it agrees with
+            assert data.agreements[t, i].tolist() == data.learned[t, i].tolist() == step.agreements
             assert data.option_actions[t * n + i].tolist() == step.option_actions.tolist()
             row, env = divmod(int(data.places[t, i]), film.n_envs)
             assert env == envs[i]
             assert buffer.rewards[row, env] == step.reward
-            assert buffer.agreements[row, env].tolist() == agreements
+            assert buffer.agreements[row, env].tolist() == step.agreements
             assert float(data.rewards[t, i]) == step.reward
             assert bool(data.dones[t, i]) == (step.done and not step.truncated)
+        assert not data.learned[len(steps) :, i].any()
         assert_same(film, data.observations, len(steps) * n + i, steps[-1].successor)
         assert data.option_actions[len(steps) * n + i].tolist() == steps[-1].next_option_actions.tolist()
+
+
+def check_latest(buffer: OptionReplayBuffer, film: Film, n_steps: int) -> None:
+    """The latest steps of which it is known how likely they were, against the record."""
+    data, size = buffer.latest(n_steps), buffer.size()
+
+    def known(n_rows: int) -> list[tuple[Step, bool]]:
+        """Of the latest rows, one environment after the other; and whether the next one is not the successor."""
+        found = []
+        for steps in film.steps:
+            recent = steps[-n_rows:]
+            for step, following in zip(recent, [*recent[1:], None], strict=True):
+                if not np.isnan(step.log_prob):
+                    last = following is None or not step.followed or bool(np.isnan(following.log_prob))
+                    found.append((step, last))
+        return found
+
+    n_found = len(data.log_probs)
+    assert n_found >= min(n_steps, len(known(size)))
+    candidates = [known(n_rows) for n_rows in range(1, size + 1)]
+    expected = next(each for each in candidates if [step.log_prob for step, _ in each] == data.log_probs.tolist())
+    for i, (step, last) in enumerate(expected):
+        assert_same(film, data.observations, i, step.observation)
+        assert float(data.rewards[i]) == step.reward
+        assert bool(data.dones[i]) == (step.done and not step.truncated)
+        assert bool(data.last_steps[i]) == last
+        assert data.agreements[i].tolist() == step.agreements
+    ended = [step.successor for step, last in expected if last]
+    for i, successor in enumerate(ended):
+        assert_same(film, data.ended, i, successor)
+    assert all(len(each) == len(ended) for each in (data.ended.values() if film.layout == "dict" else [data.ended]))
 
 
 @settings(max_examples=60, deadline=None)
@@ -200,7 +238,119 @@ def test_buffer_gives_back_what_happened(
     check_all_sequences(buffer, film)
     if optimized and layout != "vector":
         assert all(store.frame_stack in (1, frame_stack) for store in buffer.stores.values())
-    check_all_sequences(pickle.loads(pickle.dumps(buffer)), film)
+    for wanted in {1, rows // 2, rows * n_envs, rows * n_envs + 1}:
+        check_latest(buffer, film, wanted)
+    copy = pickle.loads(pickle.dumps(buffer))
+    check_all_sequences(copy, film)
+    check_latest(copy, film, rows)
+
+
+def plain_buffer(n_envs: int = 1, rows: int = 3, **arguments: Any) -> OptionReplayBuffer:
+    """A buffer of numbers, with one source and two actions."""
+    space = spaces.Box(0.0, 99.0, (1,), np.float32)
+    return OptionReplayBuffer(rows * n_envs, space, spaces.Discrete(2), "cpu", n_envs, n_sources=1, **arguments)
+
+
+def numbers(*values: float) -> np.ndarray:
+    return np.array(values, dtype=np.float32)[:, None]
+
+
+def test_latest_by_hand() -> None:
+    """Two environments, four steps of which three fit: a truncation, a terminal state, and one that goes on."""
+    buffer, timeout = plain_buffer(n_envs=2), {"TimeLimit.truncated": True}
+    steps: list[tuple[np.ndarray, np.ndarray, list[bool], list[dict[str, Any]]]] = [
+        # Where from, where to, which ended
+        (numbers(0, 10), numbers(1, 11), [False, False], [{}, {}]),
+        (numbers(1, 11), numbers(2, 12), [True, False], [timeout, {}]),
+        (numbers(5, 12), numbers(6, 13), [False, True], [{}, {}]),
+        (numbers(6, 20), numbers(7, 21), [False, False], [{}, {}]),
+    ]
+    for t, (before, after, dones, infos) in enumerate(steps):
+        buffer.add(
+            before,
+            after,
+            np.array([0, 1]),
+            np.array([t, -t]),
+            np.array(dones),
+            infos,
+            log_probs=np.array([-0.5, -t]),
+            option_actions=np.array([[1], [1]]),
+        )
+    data = buffer.latest(6)
+    assert isinstance(data.observations, th.Tensor)
+    assert isinstance(data.ended, th.Tensor)
+    assert data.observations.flatten().tolist() == [1, 5, 6, 11, 12, 20]
+    assert data.rewards.tolist() == [1, 2, 3, -1, -2, -3]
+    # A truncated episode is over and goes on as far as its value is concerned
+    assert data.dones.tolist() == [False, False, False, False, True, False]
+    assert data.last_steps.tolist() == [True, False, True, False, True, True]
+    assert data.ended.flatten().tolist() == [2, 7, 13, 21]
+    # The source would have taken action 1, as the second environment did
+    assert data.agreements.tolist() == [[False, True, False]] * 3 + [[True, False, True]] * 3
+    assert data.log_probs.tolist() == [-0.5, -0.5, -0.5, -1.0, -2.0, -3.0]
+    # More than there are, and those of the last row alone
+    assert buffer.latest(99).rewards.tolist() == data.rewards.tolist()
+    assert buffer.latest(1).rewards.tolist() == [3, -3]
+    # Without the one in the middle of the first environment, what came before it has no successor there
+    buffer.log_probs[buffer.rewards == 2] = np.nan
+    data = buffer.latest(6)
+    assert data.rewards.tolist() == [1, 3, -1, -2, -3]
+    assert data.last_steps.tolist() == [True, True, False, True, True]
+
+
+def test_latest_looks_further_back_where_little_is_known() -> None:
+    buffer = plain_buffer(rows=40)
+    for step in range(40):
+        known = np.array([-0.5 if step in (3, 20, 21) else np.nan])
+        nothing = np.zeros(1, dtype=int)
+        buffer.add(numbers(step), numbers(step + 1), nothing, np.array([step]), nothing > 0, [{}], log_probs=known)
+    assert buffer.latest(2).rewards.tolist() == [20, 21]
+    assert buffer.latest(3).rewards.tolist() == buffer.latest(99).rewards.tolist() == [3, 20, 21]
+    assert buffer.latest(99).last_steps.tolist() == [True, False, True]
+
+
+def test_latest_in_the_units_of_a_normalized_environment() -> None:
+    env = VecNormalize(make_vec_env(Corridor, n_envs=2, seed=0), clip_reward=1e3)
+    env.reset()
+    statistics: Any = env.obs_rms
+    statistics.mean, statistics.var, env.ret_rms.var = np.full(10, 0.5), np.full(10, 4.0), np.array(0.25)
+    buffer = OptionReplayBuffer(20, env.observation_space, env.action_space, "cpu", 2)  # type: ignore[arg-type]
+    paid, certain = np.array([1.0, 2.0]), np.zeros(2)
+    buffer.add(
+        np.zeros((2, 10)), np.ones((2, 10)), np.zeros(2, int), paid, np.zeros(2, bool), [{}, {}], log_probs=certain
+    )
+    data = buffer.latest(5, env)
+    for found, expected in ((data.observations, [[-0.25] * 10] * 2), (data.ended, [[0.25] * 10] * 2)):
+        assert isinstance(found, th.Tensor)
+        np.testing.assert_allclose(found.numpy(), expected, rtol=1e-4)
+    np.testing.assert_allclose(data.rewards.numpy(), [2.0, 4.0], rtol=1e-4)
+
+
+def test_a_step_without_its_options() -> None:
+    """As SB3's own ``add``: the primitive option took the action, and what the source does is not known."""
+    buffer = plain_buffer()
+    buffer.add(numbers(0), numbers(1), np.array([1]), np.zeros(1), np.zeros(1, bool), [{}])
+    data = buffer.get_sequences(np.zeros(1, int), np.zeros(1, int))
+    assert data.options.item() == 2
+    assert data.agreements.tolist() == data.learned.tolist() == [[[False, False, True]]]
+    assert data.option_actions.tolist() == [[-1], [-1]]
+    # Nor how likely that was
+    assert len(buffer.latest(1).log_probs) == 0
+
+
+def test_samples_are_drawn_by_the_generator_of_the_buffer() -> None:
+    """Nothing that others draw in the meantime changes them."""
+
+    def places(seed: int, others: int) -> np.ndarray:
+        buffer = plain_buffer(rows=50, prioritized_share=0.5)
+        buffer.rng = np.random.default_rng(seed)
+        for step in range(50):
+            buffer.add(numbers(step), numbers(step + 1), np.array([0]), np.zeros(1), np.zeros(1, bool), [{}])
+        np.random.seed(others)
+        return buffer.sample(32).places
+
+    np.testing.assert_array_equal(places(seed=0, others=0), places(seed=0, others=1))
+    assert (places(seed=0, others=0) != places(seed=1, others=0)).any()
 
 
 @pytest.mark.parametrize("optimized", [False, True])

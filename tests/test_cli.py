@@ -105,7 +105,10 @@ def test_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:
         (["train", "--env", "CartPole-v1", "-params", "source_policies:'a.zip'"], "must be a list of source policies"),
         (["train", "--env", "Pendulum-v1"], "Discrete"),
         (["enjoy", "--env", "CartPole-v1"], "folder was not found"),
-        (["optimize", "--env", "CartPole-v1", "--storage", "nonsense", "--study-name", "s"], "no address of a datab"),
+        (
+            ["optimize", "--env", "CartPole-v1", "--storage", "nonsense", "--study-name", "s"],
+            "the address of a data",
+        ),
         (["plot", "nowhere"], "There is no run with a *monitor.csv in nowhere"),
         (["plot", "nowhere", "--window", "0"], "--window must be at least 1"),
         (["plot", "nowhere", "--evaluations", "-x", "hours"], "Evaluations are stored by steps"),
@@ -266,6 +269,8 @@ def test_plot_draws_runs_side_by_side(folder: Path, capsys: pytest.CaptureFixtur
         write_run(folder / "logs" / "caps" / f"Task-v0_{number}", [0, 1, 1])
     write_run(folder / "logs" / "dqn" / "Task-v0_1", [0, 0, 1])
     assert len(find_runs(folder / "logs")) == 3
+    # One that has just begun has nothing to draw
+    write_run(folder / "logs" / "dqn" / "Task-v0_2", [])
     assert main(["plot", "logs", "-w", "2", "-o", "out/all.png"]) == 0
     assert "3 runs drawn to out/all.png" in capsys.readouterr().out
     assert main(["plot", "ours=logs/caps", "theirs=logs/dqn", "--mean", "-w", "1", "-o", "mean.png"]) == 0
@@ -298,7 +303,7 @@ def test_monitor_files_that_were_cut(folder: Path, capsys: pytest.CaptureFixture
 
     for text, message in (
         (whole[:8], "run/0.monitor.csv does not begin as a monitor file does: move it away"),
-        (whole.replace("2,10", "2"), "run/0.monitor.csv, line 4, is no episode: remove it"),
+        (whole.replace("2,10", "2"), "run/0.monitor.csv, line 4, is not an episode: remove it"),
         (whole.splitlines()[0] + "\n", "run has no reward of training episodes"),
     ):
         file.write_text(text)
@@ -311,7 +316,7 @@ def test_a_config_that_is_no_yaml_is_named(folder: Path, capsys: pytest.CaptureF
     (folder / "bad.yml").write_text("CartPole-v1:\n  policy: MlpPolicy\n n_timesteps: [1\n")
     for variant in ([], ["--variant", "cpu"]):
         assert main(["train", "--env", "CartPole-v1", "-conf", "bad.yml", *variant]) == 2
-        assert "bad.yml is no valid YAML, mend it: " in error_line(capsys)
+        assert "bad.yml is not valid YAML, fix it: " in error_line(capsys)
 
 
 def test_plot_draws_evaluations(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,11 @@ from torch import nn
 from torch.nn import functional as F
 
 from sb3_caps import CAPS
-from sb3_caps.caps.acting import ActingNetwork
-from sb3_caps.caps.networks import OptionEstimates, OptionQNetwork, share
+from sb3_caps.caps.gate import EXPLORING
+from sb3_caps.caps.networks import OptionEstimates, OptionQNetwork, add_action_values
 from sb3_caps.caps.policies import CAPSPolicy
 from sb3_caps.replay.type_aliases import OptionReplayBufferSamples
+from sb3_caps.reuse.episodes import Behaviour, EpisodeResult
 from tests.paper import paper
 from tests.toy_world import LEFT, LENGTH, RIGHT, Corridor, go_left, go_right
 
@@ -105,12 +107,10 @@ def test_one_network_acts_learns_and_predicts(
     with th.no_grad():
         estimates = model.policy.complete(model.q_net(th.as_tensor(CELLS)), th.as_tensor(sources))
     values, beta = estimates.values.numpy(), estimates.terminations.numpy()
-    # The rollout
-    for ours, theirs in zip(ActingNetwork(model.policy)(CELLS, sources), (values, beta), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
-    # Prediction
-    for ours, theirs in zip(model.policy.values_and_terminations(CELLS), (values, beta), strict=True):
-        np.testing.assert_array_equal(ours, theirs)
+    # The rollout and prediction
+    for found in (model.policy.acting()(CELLS, sources), model.policy.values_and_terminations(CELLS)):
+        for ours, theirs in zip(found, (values, beta), strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
     chosen = model.predict(CELLS, deterministic=True)[1][0]
     if settings is SETTINGS[0]:
         np.testing.assert_array_equal(chosen, values.argmax(axis=1))
@@ -162,9 +162,9 @@ def test_training_mode_is_told_truly() -> None:
     seen: list[bool] = []
     plain = model._compute_loss
 
-    def watched(data: OptionReplayBufferSamples) -> th.Tensor:
+    def watched(data: OptionReplayBufferSamples, estimates: OptionEstimates, targets: th.Tensor) -> th.Tensor:
         seen.append(model.policy.training and model.q_net.training and not model.q_net_target.training)
-        return plain(data)
+        return plain(data, estimates, targets)
 
     model._compute_loss = watched  # type: ignore[method-assign, assignment]
     model.learn(60)
@@ -178,33 +178,82 @@ def test_training_mode_is_told_truly() -> None:
 class SquaredCAPS(CAPS):
     """Another loss, as a user would write it."""
 
-    def _compute_loss(self, replay_data: OptionReplayBufferSamples) -> th.Tensor:
-        estimates, targets = self._estimates_and_targets(replay_data)
-        learned = replay_data.agreements & replay_data.mask[..., None]
-        return F.mse_loss(estimates.values[learned], targets[learned])
+    def _compute_loss(
+        self, replay_data: OptionReplayBufferSamples, estimates: OptionEstimates, targets: th.Tensor
+    ) -> th.Tensor:
+        return F.mse_loss(estimates.values[replay_data.learned], targets[replay_data.learned])
 
 
 def test_a_loss_of_ones_own() -> None:
+    """It learns what ours learns from: not from what lies outside of a sequence, nor of a source that is disabled."""
     env = make_vec_env(Corridor, n_envs=2, seed=0)
-    model = SquaredCAPS("MlpPolicy", env, source_policies=[go_right], learning_starts=1000, seed=0)
+    sources = [go_right, go_left]
+    model = SquaredCAPS("MlpPolicy", env, source_policies=sources, learning_starts=1000, seed=0, safe=False)
     model.learn(60)
-    np.random.seed(0)
-    data = model.replay_buffer.sample(32)
+    model.gate.disabled = {"go_left"}
+    state = model.rng.bit_generator.state
+    data = model._sample(32)
     estimates, targets = model._estimates_and_targets(data)
-    learned = data.agreements & data.mask[..., None]
+    learned = data.agreements & data.mask[..., None] & th.tensor([True, False, True, True, True])
+    assert (data.agreements & data.mask[..., None])[..., 1].any()
     expected = ((estimates.values[learned] - targets[learned]) ** 2).mean()
-    np.random.seed(0)
+    model.rng.bit_generator.state = state
     model.train(gradient_steps=1, batch_size=32)
     assert model.logger.name_to_value["train/loss"] == pytest.approx(expected.item(), rel=1e-5)
+    gradient = model.q_net.q_net[-1].bias.grad
+    assert isinstance(gradient, th.Tensor)
+    assert (gradient != 0).tolist() == [True, False, True, True, True]
+
+
+class InTurns:
+    """A selector of one's own: sources and exploration in turns, and the model acts by the first source."""
+
+    def __init__(self, model: CAPS) -> None:
+        sources = [Behaviour(name, is_source=True) for name in model.options.source_names]
+        self.turns, self.results = [*sources, EXPLORING], list[EpisodeResult]()
+        self.n_selected = 0
+
+    def select(self, env: int) -> Behaviour:
+        self.n_selected += 1
+        return self.turns[self.n_selected % len(self.turns)]
+
+    def update(self, result: EpisodeResult) -> None:
+        self.results.append(result)
+
+    def decide(self) -> Behaviour:
+        return self.turns[0]
+
+
+class CAPSInTurns(CAPS):
+    def _make_selector(self) -> Any:
+        return InTurns(self)
+
+
+# lead: _setup_selector makes a selector anew in each run if it is not a CAPSSelector, so that it forgets all it knew
+def test_a_selector_of_ones_own(tmp_path: Path) -> None:
+    env = make_vec_env(Corridor, n_envs=2, seed=0)
+    model = CAPSInTurns("MlpPolicy", env, source_policies=[go_right, go_left], learning_starts=20, seed=0)
+    for _ in range(2):
+        model.learn(300, reset_num_timesteps=False)
+    chooser: Any = model.selector
+    assert {result.behaviour for result in chooser.results} == set(chooser.turns)
+    # In each of two environments one is under way
+    assert chooser.n_selected == len(chooser.results) + 2
+    assert sum(result.length for result in chooser.results) + model._tracker.lengths.sum() == 600
+    assert all(result.reward == 1.0 for result in chooser.results if result.behaviour.name == "go_right")
+    model.save(tmp_path / "model")
+    for each in (model, CAPSInTurns.load(tmp_path / "model", env=env)):
+        assert each.predict(CELLS, deterministic=True)[0].tolist() == [RIGHT] * LENGTH
+        assert len(each.selector.results) == len(chooser.results)  # type: ignore[union-attr]
 
 
 def test_what_a_source_learns_does_not_reach_the_value_of_its_action() -> None:
     outputs = th.tensor([[1.0, 2.0, 3.0, 5.0]], requires_grad=True)
     # Two sources that take the second and the first of two actions
-    shared = share(outputs, th.tensor([[1, 0]]))
+    shared = add_action_values(outputs, th.tensor([[1, 0]]))
     assert shared.tolist() == [[6.0, 5.0, 3.0, 5.0]]
     shared[0, 0].backward()
     assert outputs.grad is not None
     assert outputs.grad.tolist() == [[1.0, 0.0, 0.0, 0.0]]
     # An action that is not known counts as the lowest
-    assert share(outputs, th.tensor([[-1, 1]])).tolist() == [[4.0, 7.0, 3.0, 5.0]]
+    assert add_action_values(outputs, th.tensor([[-1, 1]])).tolist() == [[4.0, 7.0, 3.0, 5.0]]

@@ -89,14 +89,15 @@ def test_custom_loss(capsys: pytest.CaptureFixture[str]) -> None:
     example = load("custom_loss")
     model = example.main(["--timesteps", "300", "--episodes", "2"])
     assert "CAPS: mean return" in capsys.readouterr().out
-    data = model.replay_buffer.sample(32)
+    data = model._sample(32)
     with th.no_grad():
         estimates, targets = model._estimates_and_targets(data)
+        # Nothing of what pads sequences, and of other options than those that agreed
         learned = data.agreements & data.mask[..., None]
         values = estimates.values[learned]
         expected = (values - targets[learned]).square().mean() + model.penalty * values.square().mean()
-        expected += model._termination_loss(estimates, data)
-        assert model._compute_loss(data).item() == pytest.approx(expected.item(), rel=1e-5)
+        expected += model._termination_loss(data, estimates)
+        assert model._compute_loss(data, estimates, targets).item() == pytest.approx(expected.item(), rel=1e-5)
 
 
 def test_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,9 +9,18 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 
 from sb3_caps import CAPS
+from sb3_caps.caps.policies import OptionState
 from sb3_caps.reuse.execution import OptionExecution
 from tests.paper import paper
 from tests.toy_world import LENGTH, RIGHT, Corridor, go_left, go_right, right_then_stay
+
+# Whatever option is chosen is drawn at random, and nothing is learned
+RANDOM: dict[str, Any] = {
+    "exploration_initial_eps": 1.0,
+    "exploration_final_eps": 1.0,
+    "learning_starts": 0,
+    "gradient_steps": 0,
+}
 
 
 def model_with(**kwargs: Any) -> CAPS:
@@ -30,14 +39,17 @@ def set_network(model: CAPS, values: list[float], beta: list[float]) -> None:
         model.q_net.termination_net.bias.copy_(th.logit(th.tensor(beta), eps=1e-6))
 
 
+def active(model: CAPS, n_envs: int) -> OptionState:
+    """The state of ``predict`` where option 0 is active everywhere."""
+    return np.zeros(n_envs, dtype=np.int64), model.options.initial_states(), np.random.default_rng(0)
+
+
 @pytest.mark.parametrize("beta", [0.1, 0.5, 0.9])
 def test_lengths_follow_the_termination(beta: float) -> None:
     """Without episode ends, the length of an execution is geometric with mean 1/β, in each environment."""
     env = make_vec_env(lambda: Corridor(horizon=10**9), n_envs=8, seed=0)
-    settings = paper(termination=beta, gradient_steps=0)
-    model = CAPS("MlpPolicy", env, source_policies=[go_left] * 20, seed=1, **settings)
-    model.learning_starts = 40_000  # options are drawn at random all along
-    model.learn(24_000)
+    settings = paper(termination=beta, **RANDOM)
+    model = CAPS("MlpPolicy", env, source_policies=[go_left] * 20, seed=1, **settings).learn(24_000)
     buffer = model.replay_buffer
     options, inside = buffer.options[: buffer.size()], ~buffer.dones[: buffer.size() - 1]
     changed = (options[1:] != options[:-1])[inside].mean()
@@ -47,7 +59,7 @@ def test_lengths_follow_the_termination(beta: float) -> None:
 
 def test_episode_start_chooses_anew_and_environments_differ() -> None:
     env = make_vec_env(lambda: Corridor(horizon=5), n_envs=16, seed=0)
-    settings = paper(termination=0.0, learning_starts=10**6)
+    settings = paper(termination=0.0, **RANDOM)
     model = CAPS("MlpPolicy", env, source_policies=[go_left] * 40, seed=1, **settings)
     model.learn(16 * 500)
     buffer = model.replay_buffer
@@ -60,19 +72,10 @@ def test_episode_start_chooses_anew_and_environments_differ() -> None:
     assert np.mean([len(set(row)) for row in options]) > 10
 
 
-def test_exploration_weights() -> None:
-    model = model_with(exploration_kwargs={"weights": [3, 1, 0, 0, 0]}, termination=1.0, learning_starts=10**6)
-    model.learn(4000)
+def test_all_options_are_as_likely_to_be_drawn() -> None:
+    model = model_with(termination=1.0, **RANDOM).learn(4000)
     counts = np.bincount(model.replay_buffer.options[:4000, 0], minlength=5) / 4000
-    assert counts == pytest.approx([0.75, 0.25, 0, 0, 0], abs=0.03)
-
-
-def test_one_exploration_weight_is_that_of_sources() -> None:
-    model = model_with(exploration_kwargs={"weights": 0.5}, termination=1.0, learning_starts=10**6)
-    model.learn(4000)
-    counts = np.bincount(model.replay_buffer.options[:4000, 0], minlength=5) / 4000
-    # 0.5 + 0.5 + 1 + 1 + 1 = 4
-    assert counts == pytest.approx([0.125, 0.125, 0.25, 0.25, 0.25], abs=0.03)
+    assert counts == pytest.approx([0.2] * 5, abs=0.03)
 
 
 def test_greedy_choice_with_probability_one_minus_epsilon() -> None:
@@ -143,7 +146,7 @@ def test_an_interruption_needs_its_margin() -> None:
         model = model_with(termination_kwargs={"regularization": margin}, **INTERRUPTING)
         set_network(model, values=[0.96, 1.0, 0.0, 0.0, 0.0], beta=[0.01] * 5)
         observation = np.eye(LENGTH, dtype=np.float32)[:2]
-        state = (np.zeros(2, dtype=np.int64), model.options.initial_states())
+        state = active(model, 2)
         assert model.predict(observation, state, deterministic=True)[0].tolist() == [action, action]
         # Negative values: -1.04 is worse than -1 by 0.04 too
         set_network(model, values=[-1.04, -1.0, -2.0, -2.0, -2.0], beta=[0.01] * 5)
@@ -206,8 +209,7 @@ def test_stochastic_prediction_terminates_with_probability_beta() -> None:
     set_network(model, values=[0.0, 1.0, 0.0, 0.0, 0.0], beta=[0.3] * 5)
     model.exploration_rate = 0.0
     observations = np.tile(np.eye(LENGTH, dtype=np.float32)[:1], (4000, 1))
-    state = (np.zeros(4000, dtype=np.int64), model.options.initial_states())
-    np.random.seed(0)
+    state = active(model, 4000)
     _, state = model.predict(observations, state)
     assert (state[0] == 1).mean() == pytest.approx(0.3, abs=0.03)
 

@@ -20,10 +20,12 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize
 
 import sb3_caps.envs  # noqa: F401 registers the grid
 from sb3_caps import CAPS, as_source
+from sb3_caps.caps.gate import ACTOR
 from sb3_caps.commands import main
 from sb3_caps.explorer import page, record
 from sb3_caps.explorer.pictures import MAX_SIZE, Pictures, data_uri
 from sb3_caps.explorer.recording import camera_on
+from sb3_caps.reuse.episodes import Behaviour
 from tests.toy_world import Corridor, go_left, go_right
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -77,7 +79,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_recording_is_what_evaluation_sees() -> None:
     model = cart_pole()
-    model.policy.acts_by.fill_(0)  # the source, which keeps the pole up
+    model.gate.controller = Behaviour("balance", is_source=True)  # it keeps the pole up
     found = recording(model, gym.make("CartPole-v1", render_mode="rgb_array", max_episode_steps=20), episodes=2)
     assert [option["name"] for option in found["options"]] == ["balance", "action_0", "action_1"]
     assert [option["source"] for option in found["options"]] == [True, False, False]
@@ -103,6 +105,8 @@ def test_the_page_says_when_options_end() -> None:
     model = CAPS("MlpPolicy", "CartPole-v1", source_policies=[balance], termination=0.5)
     found = recording(model, env, max_steps=2)
     assert found["ending"] == "Here an option ends from 0.5 on."
+    model.gate.controller = ACTOR
+    assert recording(model, env, max_steps=2)["ending"].startswith("Here the actor chooses an option in every step")
 
 
 def test_the_last_picture_is_of_the_last_state() -> None:
@@ -131,8 +135,11 @@ def test_the_map_says_what_is_done_in_each_cell() -> None:
     actions, cells = np.array(drawn["actions"]), np.arange(n_cells)
     values, _ = model.policy.values_and_terminations(cells)
     assert drawn["best"] == values.argmax(axis=1).tolist()
-    # Another option that does the same
-    assert np.array_equal(actions[cells, drawn["simplest"]], actions[cells, drawn["best"]])
+    # What the model does, whoever it acts by, and an option that does the same
+    assert drawn["taken"] == actions[cells, drawn["best"]].tolist() == actions[cells, drawn["simplest"]].tolist()
+    model.gate.controller = Behaviour(model.options.source_names[0], is_source=True)
+    drawn = recording(model, gym.make(GRID), max_steps=3)["map"]
+    assert set(drawn["taken"]) == set(drawn["simplest"]) == {0}
     assert drawn["goal"] == gym.make(GRID).get_wrapper_attr("goal")
 
 
@@ -196,6 +203,42 @@ def test_images_and_environments_of_ones_own(folder: Path) -> None:
     assert len(data_of((folder / "explore.html").read_text("utf-8"))["episodes"]) == 3
 
 
+class Doubled(gym.ObservationWrapper):
+    def observation(self, observation: np.ndarray) -> np.ndarray:
+        return 2 * observation
+
+
+def test_a_run_is_explored_in_the_environment_that_it_was_trained_in(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrapper: dict[str, Any] = {f"{__name__}.Doubled": {}}
+    entry: dict[str, Any] = {"policy": "MlpPolicy", "n_timesteps": 60, "env_wrapper": [wrapper]}
+    entry |= {"normalize": True, "env_kwargs": {"sutton_barto_reward": True}}
+    (folder / "own.yml").write_text(json.dumps({"CartPole-v1": entry}))
+    train = ["train", "--env", "CartPole-v1", "-conf", "own.yml", "--eval-freq", "-1", "--seed", "1"]
+    assert main(train) == 0
+    run = Path("logs", "caps", "CartPole-v1_1")
+    model = CAPS.load(run / "CartPole-v1.zip")
+    for env in ([], ["--env", "CartPole-v1"]):
+        assert main(["explore", str(run), *env, "--episodes", "1", "--seed", "5"]) == 0
+        found = data_of((folder / "explore.html").read_text("utf-8"))
+        (episode,) = found["episodes"]
+        assert found["title"] == "CartPole-v1 in CartPole-v1"
+        # As it pays by Sutton and Barto: nothing until the pole falls
+        assert sum(episode["rewards"]) == -1
+        assert len(episode["frames"]) == len(episode["rewards"]) + 1
+        first = make_vec_env("CartPole-v1")
+        first.seed(5)
+        normalizer = VecNormalize.load(str(run / "CartPole-v1" / "vecnormalize.pkl"), first)
+        seen: Any = normalizer.normalize_obs(2 * np.asarray(first.reset()))
+        expected = model.policy.values_and_terminations(seen)[0][0]
+        assert np.allclose(episode["values"][0], expected, rtol=1e-3)
+    # As `enjoy` shows it
+    capsys.readouterr()
+    assert main(["enjoy", "--env", "CartPole-v1", "--no-render", "-n", "200"]) == 0
+    assert "Episode Reward: -1.00" in capsys.readouterr().out
+
+
 def test_the_normalisation_that_was_saved_is_used(folder: Path) -> None:
     env = VecNormalize(make_vec_env("CartPole-v1", seed=1))
     model = CAPS("MlpPolicy", env, source_policies=[balance], learning_starts=10, seed=0).learn(200)
@@ -220,6 +263,7 @@ def test_the_normalisation_that_was_saved_is_used(folder: Path) -> None:
         (["run.zip", "--env", f"{__name__}:cart_pole"], "must return an environment, not CAPS"),
         (["dqn.zip", "--env", "CartPole-v1"], "is no CAPS model"),
         (["nothing.zip", "--env", "CartPole-v1"], "no saved model at nothing.zip"),
+        (["run.zip"], "run.zip is not in the folder of a run, which would say in which environment: pass --env"),
     ],
 )
 def test_what_it_refuses(argv: list[str], message: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,10 +18,12 @@ import torch as th
 from stable_baselines3 import DQN
 
 from sb3_caps import CAPS, PAPER
+from sb3_caps.caps.gate import ACTOR, BEST, OPTIONS, SAMPLED_ACTOR
 from sb3_caps.envs.monster_kong.physics import ACTIONS
 from sb3_caps.envs.monster_kong.planner import plan
 from sb3_caps.envs.monster_kong.sources import optimal_policy
 from sb3_caps.envs.monster_kong.vec_env import MonsterKongVecEnv
+from sb3_caps.reuse.episodes import Behaviour
 from sb3_caps.reuse.execution import OptionExecution
 from sb3_caps.studies.monster_kong import study
 from sb3_caps.studies.monster_kong.evaluation import ExactEvaluation, Outcome, PlayedEvaluation, paper_average
@@ -65,18 +67,35 @@ def test_exact_evaluation_knows_the_optimum() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "acts_by"), [(PAPER, -1), (paper(policy_kwargs={"execution": "interrupting"}), -1), ({}, -1), ({}, 1)]
+    ("given", "controller"),
+    [
+        (PAPER, OPTIONS),
+        (paper(policy_kwargs={"execution": "interrupting"}), OPTIONS),
+        ({}, OPTIONS),
+        ({}, BEST[OPTIONS]),
+        ({}, Behaviour("coin", is_source=True)),
+        ({}, ACTOR),
+        # Of a sharp actor, so that draws are known
+        ({}, SAMPLED_ACTOR),
+        ({}, BEST[SAMPLED_ACTOR]),
+    ],
 )
-def test_exact_evaluation_is_what_playing_gives(given: dict[str, Any], acts_by: int) -> None:
+def test_exact_evaluation_is_what_playing_gives(given: dict[str, Any], controller: Behaviour) -> None:
     env = MonsterKongVecEnv(1, MAP, "princess", "features")
     sources = make_sources(MAP, "princess", "features", "planner", Path())
     model = CAPS("MlpPolicy", env, source_policies=sources, seed=3, device="cpu", **given)
-    # Any network will do: one that chooses and ends options in all kinds of ways
-    with th.no_grad():
-        for parameter in model.policy.acting_net.parameters():
-            parameter.normal_()
-    model.policy.acts_by.fill_(acts_by)
-    exact = ExactEvaluation(MAP, "princess", horizon=60)(model)
+    model.gate.controller = controller
+    evaluate = ExactEvaluation(MAP, "princess", horizon=60)
+    # Any network will do that sometimes wins: one that chooses and ends options in all kinds of ways
+    for _ in range(50):
+        with th.no_grad():
+            for parameter in model.policy.parameters():
+                parameter.normal_()
+            for actor in filter(None, (model.policy.actor, model.policy.actor_best)):
+                actor.policy_net[-1].weight.mul_(1e4)  # type: ignore[operator]
+        exact = evaluate(model)
+        if 0 < exact.successes < 1:
+            break
     starts = plan(MAP, "princess").starts
     games = MonsterKongVecEnv(len(starts), MAP, "princess", "features", horizon=60)
     games.reset()
@@ -92,7 +111,7 @@ def test_exact_evaluation_is_what_playing_gives(given: dict[str, Any], acts_by: 
         returns[first] = rewards[first] * 0.99 ** (step - 1)
     np.testing.assert_array_equal(exact.lengths, lengths)
     np.testing.assert_allclose(exact.returns, returns)
-    assert 0 < exact.successes < 1, "a policy that always wins, or never, would compare little"
+    assert 0 < exact.successes < 1
 
 
 def test_the_papers_average_by_hand() -> None:
@@ -254,6 +273,22 @@ def test_options_end_with_probability_beta(beta: float, monkeypatch: pytest.Monk
     monkeypatch.setattr(OptionExecution, "next_options", staticmethod(watch))
     evaluate.follow(np.zeros(states, dtype=int), np.full((states, 2), beta), actions, np.random.default_rng(0))
     np.testing.assert_allclose(np.concatenate(ended).mean(), beta, atol=0.03)
+
+
+def test_options_are_drawn_by_their_probabilities(monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluate, drawn = ExactEvaluation(MAP, "princess", horizon=50), []
+    states = len(evaluate.observations)
+    actions = np.full((states, 2), ACTIONS.index("no-op"))
+    next_options = OptionExecution.next_options
+
+    def watch(active: np.ndarray, starts: bool, ends: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+        drawn.append(next_options(active, starts, ends, chosen))
+        return drawn[-1]
+
+    monkeypatch.setattr(OptionExecution, "next_options", staticmethod(watch))
+    likely = np.tile([0.3, 0.7], (states, 1))
+    evaluate.follow(likely, np.ones((states, 2), dtype=bool), actions, np.random.default_rng(0))
+    np.testing.assert_allclose(np.concatenate(drawn).mean(), 0.7, atol=0.03)
 
 
 def test_settings_of_baselines_are_tried_on_the_map_of_tuning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

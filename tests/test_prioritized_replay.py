@@ -43,7 +43,7 @@ def set_errors(buffer: OptionReplayBuffer, errors: dict[tuple[int, int], float])
 
 def shares(buffer: OptionReplayBuffer, n_samples: int = 400) -> np.ndarray:
     """How often sequences start with each place of the buffer."""
-    np.random.seed(0)
+    buffer.rng = np.random.default_rng(0)
     counts = np.zeros(buffer.priorities.values.size if buffer.prioritized_share else buffer.rewards.size)
     for _ in range(n_samples):
         counts += np.bincount(buffer.sample(50 * buffer.sequence_length).places[0], minlength=len(counts))

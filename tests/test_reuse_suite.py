@@ -175,7 +175,7 @@ def test_wrong_names_are_refused() -> None:
         get_task("cartpole")
     with pytest.raises(ValueError, match="the methods are dqn"):
         get_method("sarsa")
-    with pytest.raises(ValueError, match="is no Task"):
+    with pytest.raises(ValueError, match="is not a Task"):
         get_task("tests.test_reuse_suite:ALL")
     with pytest.raises(ValueError, match="already"):
         register_task(get_task("grid-g"))

@@ -57,7 +57,9 @@ def test_observations_environments_and_sequences(kind: str, n_envs: int, sequenc
         PAPER,
         paper(policy_kwargs={"execution": "interrupting"}, termination_kwargs={"initial": (0.1, 0.5)}),
         {"policy_kwargs": {"shared_values": False, "averaging": None}},
-        {"exploration_kwargs": {"share": 1.0}, "replay_buffer_kwargs": {"prioritized_share": 1.0}},
+        {"replay_buffer_kwargs": {"prioritized_share": 1.0}},
+        {"selection_kwargs": {"actor": False}},
+        {"exploration": "terminations"},
         {"normalize_returns": False},
         {"safe": False},
         {"policy_kwargs": {"net_arch": [16], "activation_fn": th.nn.Tanh}},
@@ -165,30 +167,33 @@ def test_logs(arguments: dict[str, Any], tmp_path: Path) -> None:
     shares = [last[f"per_option/share/{name}"] for name in model.options.names]
     assert sum(shares) == pytest.approx(1.0)
     assert last["options/source_share"] == pytest.approx(sum(shares[:2]))
-    assert all(0 < last[f"per_option/termination/{name}"] < 1 for name in model.options.names)
     assert 1 <= last["options/mean_length"] < 9
     assert 1 <= last["options/mean_agreement"] <= 3
     assert 0 < last["rollout/exploration_rate"] <= 1
     assert {"train/loss", "train/n_updates", "rollout/ep_rew_mean"} <= last.keys()
     # β has a loss of its own where it is learned online
     assert ("train/termination_loss" in last) == bool(arguments)
+    # What whole episodes say, and what the model acts by
+    assert ("reuse/acts_by" in last) == ("reuse/mean_reward/go_right" in last) == (not arguments)
 
 
 def test_statistics_by_hand() -> None:
     """One option for good, β never ending it: its share is 1, its length that of the episodes."""
     env = make_vec_env(lambda: Corridor(horizon=5), n_envs=1, seed=0)
-    arguments = paper(termination=0.0, exploration_kwargs={"weights": [1, 0, 0, 0]})
-    model = CAPS("MlpPolicy", env, source_policies=[go_left], **arguments)
-    model.learning_starts = 10**6
+    arguments = paper(termination=0.0, exploration_schedule=lambda _: 0.0)
+    model = CAPS("MlpPolicy", env, source_policies=[go_left], learning_starts=0, gradient_steps=0, **arguments)
+    last = model.q_net.q_net[-1]
+    assert isinstance(last, th.nn.Linear)
+    with th.no_grad():
+        last.bias[0] = 10.0
     logger = configure(None, [])
     model.set_logger(logger)
     model.learn(60, log_interval=10**6)
-    statistics = model._statistics
-    statistics.record(logger, model.options.names, 1)
+    model._use.record(logger, model.options.names, 1)
     assert logger.name_to_value["per_option/share/go_left"] == 1.0
     assert logger.name_to_value["options/mean_length"] == 5.0
     assert logger.name_to_value["options/mean_agreement"] == 2.0
-    assert logger.name_to_value["options/mean_termination"] == 0.0
+    assert model._use.of(slice(0, 1)) == (1.0, 5.0)
 
 
 def test_callbacks_and_progress_bar(tmp_path: Path) -> None:

@@ -13,6 +13,9 @@ from stable_baselines3.common.utils import LinearSchedule, set_random_seed
 from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_caps import CAPS, PiecewiseLinear
+from sb3_caps.caps.gate import BUILT_IN, Gate
+from sb3_caps.caps.selection import CAPSSelector
+from sb3_caps.reuse.episodes import Behaviour
 from tests.paper import paper
 from tests.toy_world import LENGTH, Corridor, go_left, go_right, right_then_stay
 
@@ -26,6 +29,12 @@ def corridors(n_envs: int = 2) -> VecEnv:
 def same_parameters(first: CAPS, second: CAPS) -> bool:
     ours, theirs = first.policy.state_dict(), second.policy.state_dict()
     return ours.keys() == theirs.keys() and all(th.equal(ours[key], theirs[key]) for key in ours)
+
+
+def known(model: CAPS) -> dict[str, tuple[int, float, float]]:
+    """What the episodes of each behaviour came to."""
+    assert isinstance(model.selector, CAPSSelector)
+    return {name: (each.n, each.mean, each.std) for name, each in model.selector.evidence.items()}
 
 
 def test_load_brings_everything_back(tmp_path: Path) -> None:
@@ -43,7 +52,7 @@ def test_load_brings_everything_back(tmp_path: Path) -> None:
             "regularization": 0.03,
             "target": LinearSchedule(0.1, 0.3, 1.0),
         },
-        exploration_kwargs={"durations": "termination", "weights": [2, 1, 1, 1, 1, 1]},
+        exploration="terminations",
         policy_kwargs={"averaging": 0.05},
         seed=0,
     )
@@ -59,16 +68,13 @@ def test_load_brings_everything_back(tmp_path: Path) -> None:
     assert loaded.exploration_rate == pytest.approx(0.1)
     assert (loaded.policy.execution_mode, loaded.policy.margin) == ("interrupting", 0.03)
     assert loaded.policy.execution == model.policy.execution
-    assert loaded._now("target_termination") == pytest.approx(0.3)
-    for attribute in ("sequence_length", "num_timesteps", "exploration_kwargs", "policy_kwargs", "_n_updates"):
+    assert loaded._scheduled_value("target_termination") == pytest.approx(0.3)
+    for attribute in ("sequence_length", "num_timesteps", "exploration", "policy_kwargs", "_n_updates", "gate"):
         assert getattr(loaded, attribute) == getattr(model, attribute)
-    assert model._scale is not None
-    assert loaded._scale is not None
     assert loaded._scale.value == model._scale.value == 1.0
-    assert model._trials is not None
-    assert loaded._trials is not None
-    assert loaded._trials.source_returns == model._trials.source_returns
-    assert loaded._trials.kept_returns == model._trials.kept_returns
+    assert known(loaded) == known(model)
+    assert {"go_right", "right_then_stay", "dqn", "random"} <= known(model).keys()
+    assert str(loaded.reuse_summary()) == str(model.reuse_summary())
     observations = np.eye(LENGTH, dtype=np.float32)
     np.testing.assert_array_equal(
         loaded.predict(observations, deterministic=True)[0], model.predict(observations, deterministic=True)[0]
@@ -80,23 +86,23 @@ def test_load_brings_everything_back(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("settings", [{}, paper()])
 def test_resumed_training_equals_uninterrupted_training(settings: dict[str, Any], tmp_path: Path) -> None:
-    """The same environments, the same random numbers, the buffer saved beside the model: the same run."""
+    """The same environments, the buffer saved beside the model: the same run, whatever others draw in the meantime."""
 
-    def second_half(model: CAPS) -> CAPS:
-        set_random_seed(7)
+    def second_half(model: CAPS, seed: int) -> CAPS:
+        set_random_seed(seed)
         return model.learn(200, reset_num_timesteps=False)
 
     def first_half(env: VecEnv) -> CAPS:
         return CAPS("MlpPolicy", env, source_policies=SOURCES, seed=1, learning_starts=50, **settings).learn(304)
 
-    whole = second_half(first_half(corridors()))
+    whole = second_half(first_half(corridors()), seed=7)
     env = corridors()
     half = first_half(env)
     half.save(tmp_path / "half")
     half.save_replay_buffer(tmp_path / "buffer")
     resumed = CAPS.load(tmp_path / "half", env=env, force_reset=False)
     resumed.load_replay_buffer(tmp_path / "buffer")
-    second_half(resumed)
+    second_half(resumed, seed=8)
     assert resumed.num_timesteps == whole.num_timesteps == 504
     assert same_parameters(resumed, whole)
     np.testing.assert_array_equal(resumed.replay_buffer.options, whole.replay_buffer.options)
@@ -130,12 +136,6 @@ def test_other_sources_when_their_number_fits(tmp_path: Path) -> None:
     assert loaded.options.source_names == ["go_left", "go_right"]
     assert same_parameters(model, loaded)
     loaded.learn(48)
-    # What the others were worth says nothing of them; those that come back are known
-    assert loaded._trials is not None
-    assert loaded._trials.steps == loaded._use.steps.sum() == 48
-    again = CAPS.load(tmp_path / "model", env=Corridor(), source_policies=SOURCES).learn(48, reset_num_timesteps=False)
-    assert again._trials is not None
-    assert again._trials.steps == again._use.steps.sum() == again.num_timesteps == 200
     with pytest.raises(ValueError, match=r"has 2 source policies.*but 1 were passed.*go_left"):
         CAPS.load(tmp_path / "model", env=Corridor(), source_policies=[go_left])
 
@@ -150,20 +150,34 @@ def test_arguments_of_load_take_the_place_of_saved_ones(tmp_path: Path) -> None:
     assert loaded.tau == 0.5
 
 
-def test_another_gamma_counts_wherever_returns_do(tmp_path: Path) -> None:
-    CAPS("MlpPolicy", Corridor(), source_policies=SOURCES, seed=1).learn(300).save(tmp_path / "model")
-    loaded = CAPS.load(tmp_path / "model", env=Corridor(), gamma=0.5)
-    loaded.learn(12, reset_num_timesteps=False)
-    assert loaded._scale is not None
-    assert loaded._trials is not None
-    assert loaded._scale.gamma == 0.5
-    assert loaded._trials.gamma == pytest.approx(0.95)
-    # Nothing is compared with returns of before; how often options were used is as true as it was
-    assert loaded._trials.steps == 12
-    assert loaded._use.steps.sum() == 312
-    again = CAPS.load(tmp_path / "model", env=Corridor()).learn(12, reset_num_timesteps=False)
-    assert again._trials is not None
-    assert again._trials.steps == 312
+# lead: load decides anew and forgets the gate that was saved (OptionCollector._setup_selector)
+@pytest.mark.parametrize("controller", ["go_right", *(each.name for each in BUILT_IN)])
+@pytest.mark.parametrize("kind", ["box", "discrete", "dict", "image"])
+def test_random_parameters_make_the_same_actions_after_loading(kind: str, controller: str, tmp_path: Path) -> None:
+    """As SB3 tests its algorithms: every tensor of the state dict may be any numbers."""
+    policy = {"dict": "MultiInputPolicy", "image": "CnnPolicy"}.get(kind, "MlpPolicy")
+    arguments: dict[str, Any] = {"policy_kwargs": {"net_arch": [16]}, "buffer_size": 50, "seed": 0}
+    model = CAPS(policy, Corridor(kind), source_policies=SOURCES, **arguments)
+    model.gate.controller, model.gate.disabled = Behaviour(controller, controller == "go_right"), {"right_then_stay"}
+    given = model.policy.state_dict()
+    assert all(value.is_floating_point() for value in given.values())
+    th.manual_seed(0)
+    random = {name: th.rand_like(value) for name, value in given.items()}
+    model.policy.load_state_dict(random)
+    assert all(th.equal(value, random[name]) for name, value in model.policy.state_dict().items())
+
+    space = model.observation_space
+    space.seed(0)
+    samples = [space.sample() for _ in range(20)]
+    batch: Any = {key: np.stack([each[key] for each in samples]) for key in samples[0]} if kind == "dict" else samples
+    observations = batch if kind == "dict" else np.stack(batch)
+    expected, _ = model.predict(observations, deterministic=True)
+    model.save(tmp_path / "model")
+    loaded = CAPS.load(tmp_path / "model", env=Corridor(kind))
+    assert same_parameters(model, loaded)
+    assert loaded.gate == Gate(Behaviour(controller, controller == "go_right"), {"right_then_stay"})
+    assert loaded.policy.gate is loaded.gate
+    np.testing.assert_array_equal(loaded.predict(observations, deterministic=True)[0], expected)
 
 
 def test_load_without_environment_predicts(tmp_path: Path) -> None:

@@ -37,16 +37,16 @@ def test_the_buffer_gives_its_observations_as_sb3_does(kind: str, optimize_memor
     """Beside SB3's buffer, which got the same steps: episodes that end and that are truncated, and more than fit."""
     policy = {"dict": "MultiInputPolicy", "image": "CnnPolicy"}.get(kind, "MlpPolicy")
     env = make_vec_env(lambda: Corridor(kind, horizon=4), n_envs=2, seed=0)
-    arguments: dict[str, Any] = {"buffer_size": 40, "seed": 0}
+    arguments: dict[str, Any] = {"buffer_size": 40, "batch_size": 32, "seed": 0}
     theirs = DQN(policy, env, **arguments).replay_buffer
     model = CAPS(policy, env, **arguments, optimize_memory_usage=optimize_memory_usage)
     ours: Any = model.replay_buffer
     assert theirs is not None
     add = ours.add
 
-    def add_to_both(*step: Any) -> None:
+    def add_to_both(*step: Any, **ours_alone: Any) -> None:
         theirs.add(*step)
-        add(*step)
+        add(*step, **ours_alone)
 
     ours.add = add_to_both
     for steps in (20, 60):
@@ -68,7 +68,8 @@ def test_compressed_observations_say_why_they_are_no_array() -> None:
 
 def test_steps_without_options_teach_primitives_and_no_source() -> None:
     """Users extend a buffer with steps of their own, also where others were: what sources would do is not known."""
-    model = CAPS("MlpPolicy", Corridor(), source_policies=[go_right], buffer_size=32, learning_starts=1000).learn(40)
+    arguments: dict[str, Any] = {"buffer_size": 32, "batch_size": 32, "learning_starts": 1000}
+    model = CAPS("MlpPolicy", Corridor(), source_policies=[go_right], **arguments).learn(40)
     buffer: Any = model.replay_buffer
     assert buffer.agreements[..., 0].any()
     steps = [getattr(buffer, name).copy() for name in ("observations", "next_observations", "actions", "rewards")]

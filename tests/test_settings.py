@@ -42,12 +42,14 @@ PAPER_DQN: dict[str, Any] = {
 PAPER_CAPS: dict[str, Any] = {
     "sequence_length": 1,
     "termination_kwargs": {"learning_rate": 0.00025, "regularization": 0.005, "initial": 0.5, "target": None},
-    "exploration_kwargs": {"durations": "termination"},
+    "exploration": "terminations",
     "normalize_returns": False,
     "safe": False,
     "replay_buffer_kwargs": {"prioritized_share": 0.0},
     "policy_kwargs": {"execution": "call-and-return", "shared_values": False, "averaging": None},
 }
+# As DQN has it by default
+COPIED_TARGET: dict[str, Any] = {"tau": 1.0}
 RECOMMENDED: dict[str, Any] = {
     "learning_rate": LinearSchedule(5e-4, 5e-5, 1.0),
     "buffer_size": 400_000,
@@ -69,14 +71,7 @@ RECOMMENDED_CAPS: dict[str, Any] = {
         "initial": 0.12,
         "target": LinearSchedule(0.12, 0.2, 0.8),
     },
-    "exploration_kwargs": {
-        "durations": "termination",
-        "weights": 1 / 3,
-        "temperature": LinearSchedule(0.02, 0.001, 0.3),
-        "bonus": LinearSchedule(0.01, 0.0, 0.4),
-        "episodes": 0.25,
-        "novelty": 3.0,
-    },
+    "exploration": "terminations",
     "normalize_returns": False,
     "safe": False,
     "replay_buffer_kwargs": {"prioritized_share": 0.0},
@@ -132,7 +127,7 @@ def config(method: str, preset: str, observation: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("method", "wanted"),
     [
-        ("caps", PAPER_DQN | PAPER_CAPS),
+        ("caps", PAPER_DQN | PAPER_CAPS | COPIED_TARGET),
         ("dqn", PAPER_DQN),
         ("ops-tl", PAPER_DQN),
     ],
@@ -146,7 +141,7 @@ def test_the_papers_preset(method: str, wanted: dict[str, Any], observation: str
 
 def test_fixed_terminations_in_the_papers_preset() -> None:
     found = arguments_of(config("caps-0.5", "paper", "pixels"))
-    wanted = merged(PAPER_DQN, PAPER_CAPS, {"termination": 0.5})
+    wanted = merged(PAPER_DQN, PAPER_CAPS, COPIED_TARGET, {"termination": 0.5})
     wanted["termination_kwargs"]["target"] = None
     same(found, wanted)
 
@@ -191,12 +186,10 @@ def test_methods_change_what_they_say() -> None:
     del learned["termination_kwargs"]["learning_rate"]
     same(arguments_of(config("caps-beta", "recommended", "features")), learned)
     ablations = [name for name in ALL_METHODS if name.startswith("caps-without-")]
-    parts = ["sequence-length", "target", "weights", "temperature", "bonus", "episodes", "novelty"]
+    parts = ["sequence-length", "target"]
     assert ablations == [f"caps-without-{part}" for part in parts]
     for part in parts:
         wanted = merged(recommended)
-        for group in (wanted, wanted["termination_kwargs"], wanted["exploration_kwargs"]):
-            group.pop(part.replace("-", "_"), None)
         # Where the paper's setting is not the default it is said
         if part == "sequence-length":
             wanted["sequence_length"] = 1
@@ -253,7 +246,8 @@ def test_the_paper_is_one_word_and_the_same_everywhere() -> None:
         assert others <= constructor_arguments(DQN).keys(), name
     # Whatever CAPS has beside DQN and has a choice of, the paper says
     new = constructor_arguments(CAPS).keys() - constructor_arguments(DQN).keys()
-    assert new - PAPER.keys() == {"source_policies", "termination", "exploration_schedule"}
+    of_what_it_lacks = {"actor_kwargs", "selection_kwargs"}
+    assert new - PAPER.keys() == {"source_policies", "termination", "exploration_schedule"} | of_what_it_lacks
 
 
 @pytest.mark.parametrize("algo", ["caps", "dqn", "prql", "ops_tl"])
@@ -276,24 +270,24 @@ def test_every_entry_of_the_package_can_be_made(algo: str) -> None:
 def test_schedules_in_steps_and_in_shares_of_a_run() -> None:
     given = {
         "learning_rate": [[0, "1e-2"], [100, 1e-3]],
-        "exploration_kwargs": {"bonus": {"start": 1, "end": 0, "end_fraction": 0.5}, "temperature": 0.1},
+        "exploration_schedule": {"start": 1, "end": 0, "end_fraction": 0.5},
         "termination_kwargs": {"target": [[0, 0.5], [200, "1e-1"]], "initial": [0.2, 0.4]},
     }
     made = make_schedules({**given, "gamma": 0.9}, 200)
     assert made.keys() == given.keys()
     assert [made["learning_rate"](remaining) for remaining in (1.0, 0.75, 0.5, 0.0)] == [1e-2, 5.5e-3, 1e-3, 1e-3]
-    bonus, target = made["exploration_kwargs"]["bonus"], made["termination_kwargs"]["target"]
-    assert [bonus(remaining) for remaining in (1.0, 0.75, 0.5, 0.0)] == [1.0, 0.5, 0.0, 0.0]
+    epsilon, target = made["exploration_schedule"], made["termination_kwargs"]["target"]
+    assert [epsilon(remaining) for remaining in (1.0, 0.75, 0.5, 0.0)] == [1.0, 0.5, 0.0, 0.0]
     assert [target(remaining) for remaining in (1.0, 0.0)] == [0.5, 0.1]
     # What is no schedule stays as it is, a pair for sources and primitives too
-    assert (made["exploration_kwargs"]["temperature"], made["termination_kwargs"]["initial"]) == (0.1, [0.2, 0.4])
+    assert made["termination_kwargs"]["initial"] == [0.2, 0.4]
     pair = make_schedules({"termination_kwargs": {"target": [0.1, 1.0]}}, 200)
     assert pair == {"termination_kwargs": {"target": [0.1, 1.0]}}
-    with pytest.raises(ValueError, match="bonus needs start, end and end_fraction"):
-        make_schedules({"exploration_kwargs": {"bonus": {"begin": 1.0}}}, 200)
+    with pytest.raises(ValueError, match="target needs start, end and end_fraction"):
+        make_schedules({"termination_kwargs": {"target": {"begin": 1.0}}}, 200)
 
 
-@pytest.mark.parametrize(("text", "message"), [("a: [1, 2\nb: 3", "is no valid YAML"), ("- 1", "needs an entry for")])
+@pytest.mark.parametrize(("text", "message"), [("a: [1, 2\nb: 3", "is not valid YAML"), ("- 1", "needs an entry for")])
 def test_a_config_that_is_none(text: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "bad.yml").write_text(text)
     with pytest.raises(ValueError, match=message) as refused:

@@ -17,6 +17,7 @@ from sb3_caps.tabular import (
     PRQLConfig,
     QConfig,
     QLearning,
+    Steps,
     TabularCAPS,
 )
 from sb3_caps.tabular.base import argmax, epsilon_greedy, hyperbolic
@@ -30,7 +31,8 @@ ONE = np.array([0])
 def learn(learner: Learner, action: int, reward: float = 0.0, terminated: bool = False) -> None:
     """One step of run 0 from state 0 to state 1; the active option never ends, so that it can be looked at."""
     draws = np.full((1, learner.columns), 0.999999)
-    learner.learn(ONE, ONE, np.array([action]), np.array([reward]), np.array([1]), np.array([terminated]), draws)
+    step = Steps(ONE, ONE, np.array([action]), np.array([reward]), np.array([1]), np.array([terminated]), draws)
+    learner.learn(step)
 
 
 # CAPS
@@ -77,7 +79,7 @@ def test_caps_termination_sees_the_values_after_their_update() -> None:
     draws = np.full((1, 3), 0.999999)
     # Blocked by a wall in state 1 while going left: its value falls to 0.5 · 0.8 + 0.5 · 0.95 · 0.8 = 0.78 first.
     learner.option[0] = 0
-    learner.learn(ONE, np.array([1]), np.array([2]), np.zeros(1), np.array([1]), np.array([False]), draws)
+    learner.learn(Steps(ONE, np.array([1]), np.array([2]), np.zeros(1), np.array([1]), np.array([False]), draws))
     assert learner.values[1, 3] == pytest.approx(0.78)
     assert learner.theta[1, 0] == pytest.approx(0.2 * 0.25 * (0.78 - 0.4))
 
@@ -118,11 +120,11 @@ def test_caps_call_and_return() -> None:
     learner = caps(half_life=1e-9)
     learner.episodes[:] = 1
     draws = np.array([[0.0, 0.9, 0.0]])
-    step = (ONE, ONE, np.array([RIGHT]), np.zeros(1), np.array([1]), np.array([False]))
-    learner.learn(*step, draws=draws)
+    step = Steps(ONE, ONE, np.array([RIGHT]), np.zeros(1), np.array([1]), np.array([False]), draws)
+    learner.learn(step)
     assert learner.option[0] == 3  # the source ended, and "left" has the highest value in state 1
     learner.option[0] = 0
-    learner.learn(*step, draws=np.array([[0.99, 0.9, 0.0]]))
+    learner.learn(step._replace(draws=np.array([[0.99, 0.9, 0.0]])))
     assert learner.option[0] == 0
 
 

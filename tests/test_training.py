@@ -15,7 +15,7 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from torch.nn import functional as F
 
 from sb3_caps import CAPS, PiecewiseLinear
-from sb3_caps.caps.trials import KEPT, LATEST
+from sb3_caps.caps.gate import ACTOR, BEST, OPTIONS
 from tests.paper import paper
 from tests.toy_world import Corridor, go_left, go_right, right_then_stay
 
@@ -61,10 +61,8 @@ def test_one_gradient_step_equals_the_slow_one() -> None:
             th.manual_seed(1)
             for parameter in [*net.q_net_target.parameters(), *net.q_net.termination_net.parameters()]:
                 parameter.add_(0.1 * th.randn_like(parameter))
-    np.random.seed(5)
-    size = model.replay_buffer.size()
-    starts, envs = np.random.randint(size, size=64), np.random.randint(2, size=64)
-    np.random.seed(5)
+    drawn = reference.replay_buffer.sample(64)
+    starts, envs = np.divmod(drawn.places[0], 2)
     model.train(gradient_steps=1, batch_size=64)
 
     loss = slow_loss(reference, starts, envs)
@@ -88,7 +86,7 @@ class SlowRule:
         self.model, self.buffer = model, model.replay_buffer
         self.gamma, self.n_sources = 0.99, len(SOURCES)
         self.scale = self.largest_return()
-        self.given_up = set(np.flatnonzero(model.policy.standings.numpy() < 0).tolist())
+        self.disabled = {i for i, name in enumerate(model.options.names) if name in model.gate.disabled}
 
     def largest_return(self) -> float:
         """The largest discounted sum of rewards since the start of an episode."""
@@ -150,7 +148,7 @@ class SlowRule:
                 state = self.state(step)
                 values, beta = self.values(self.model.q_net, state), self.terminations(state)
                 for option in range(self.n_sources + 3):
-                    if option not in self.given_up and self.action(option, state) == self.buffer.actions[step]:
+                    if option not in self.disabled and self.action(option, state) == self.buffer.actions[step]:
                         losses.append(F.smooth_l1_loss(values[option], th.tensor(target(t, option))))
                     # Whether the action that it takes is not the best one
                     ends = self.worth(self.action(option, state), state, values) < float(
@@ -160,11 +158,11 @@ class SlowRule:
         return th.stack(losses).sum() / n_steps
 
     def allowed(self, values: th.Tensor) -> th.Tensor:
-        return values[[option for option in range(len(values)) if option not in self.given_up]]
+        return values[[option for option in range(len(values)) if option not in self.disabled]]
 
     def worth(self, action: int, state: th.Tensor, values: th.Tensor) -> float:
         """That of the best option that takes an action."""
-        taking = [o for o in range(len(values)) if o not in self.given_up and self.action(o, state) == action]
+        taking = [o for o in range(len(values)) if o not in self.disabled and self.action(o, state) == action]
         return max(float(values[o].detach()) for o in taking)
 
     def targets(self, steps: list[tuple[int, int]]) -> Any:
@@ -178,7 +176,7 @@ class SlowRule:
             state = self.state(steps[t], after=True)
             with th.no_grad():
                 values = self.values(self.model.q_net, state)
-                greedy = max(set(range(len(values))) - self.given_up, key=lambda o: float(values[o]))
+                greedy = max(set(range(len(values))) - self.disabled, key=lambda o: float(values[o]))
                 frozen = self.values(self.model.q_net_target, state)
 
             def value(o: int) -> float:
@@ -201,8 +199,7 @@ def with_defaults() -> CAPS:
     model = CAPS("MlpPolicy", env, seed=3, source_policies=SOURCES, learning_starts=400)
     model.learn(400)
     model.set_logger(configure(None, []))
-    # One source is given up
-    model.policy.standings.copy_(th.tensor([0, -1, 1][: len(SOURCES)]))
+    model.gate.disabled = {"right_then_stay"}
     th.manual_seed(1)
     with th.no_grad():
         for parameter in [*model.q_net.parameters(), *model.q_net_target.parameters()]:
@@ -212,16 +209,13 @@ def with_defaults() -> CAPS:
 
 def test_one_gradient_step_of_the_default_rule_equals_the_slow_one() -> None:
     model, reference = with_defaults(), with_defaults()
-    np.random.seed(5)
-    drawn = model.replay_buffer.sample(256)
+    drawn = reference.replay_buffer.sample(256)
     starts = [divmod(int(place), 2) for place in drawn.places[0]]
     assert len(starts) == 32
-    np.random.seed(5)
     model.train(gradient_steps=1, batch_size=256)
 
     rule = SlowRule(reference)
     assert rule.scale > 1.5
-    assert model._scale is not None
     assert model._scale.value == pytest.approx(rule.scale)
     loss = rule.loss(starts)
     assert model.logger.name_to_value["train/loss"] == pytest.approx(loss.item(), rel=1e-4)
@@ -250,10 +244,8 @@ def test_termination_of_the_targets_alone(target_termination: Any, beta: float) 
     reference = trained_a_little(termination_kwargs=settings)
     with th.no_grad():
         reference.q_net.termination_net.bias.fill_(float(np.log(beta / (1 - beta))))
-    np.random.seed(5)
-    model.train(gradient_steps=1, batch_size=64)
-    np.random.seed(5)
-    reference.train(gradient_steps=1, batch_size=64)
+    for each in (model, reference):
+        each.train(gradient_steps=1, batch_size=64)
     for ours, theirs in zip(model.q_net.q_net.parameters(), reference.q_net.q_net.parameters(), strict=True):
         th.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
     # Options still end by the learned one
@@ -338,8 +330,8 @@ def test_whatever_acts_is_not_in_training(averaging: float | None) -> None:
         seed=0,
     )
     model.learn(200)
-    for acts_by in (LATEST, KEPT):
-        model.policy.acts_by.fill_(acts_by)
+    for controller in (OPTIONS, ACTOR, *BEST.values()):
+        model.gate.controller = controller
         before = {key: value.clone() for key, value in model.policy.state_dict().items()}
         values, _ = model.policy.values_and_terminations(np.eye(10, dtype=np.float32))
         again, _ = model.policy.values_and_terminations(np.eye(10, dtype=np.float32))

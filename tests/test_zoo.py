@@ -26,7 +26,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from sb3_caps import CAPS
 from sb3_caps.commands import main
 from sb3_caps.zoo import ALGORITHMS, find_config, make_source, register
-from sb3_caps.zoo.algorithms import convert_caps_params, sample_caps_params
+from sb3_caps.zoo.algorithms import convert_params, sample_params
+from sb3_caps.zoo.runs import latest_model, latest_run_id
 
 HERE = "tests.test_zoo"
 QUICK = ["--eval-freq", "-1", "--seed", "1", "--verbose", "0", "--num-threads", "1"]
@@ -161,6 +162,13 @@ def test_latest_run_with_a_model_is_taken(folder: Path) -> None:
         (run / file).touch()
     DQN("MlpPolicy", "CartPole-v1").save(folder / "logs" / "dqn" / "CartPole-v1_10" / "CartPole-v1.zip")
     assert make_source("dqn:CartPole-v1", "logs").name == "CartPole-v1"
+    # A run that was killed has checkpoints
+    assert latest_run_id("logs/dqn", "CartPole-v1") == 10
+    for steps in (900, 1000):
+        (folder / "logs" / "dqn" / "CartPole-v1_11" / f"rl_model_{steps}_steps.zip").touch()
+    assert latest_run_id("logs/dqn", "CartPole-v1") == 11
+    assert latest_model("dqn", "CartPole-v1", "logs").name == "rl_model_1000_steps.zip"
+    assert latest_run_id("logs/dqn", "Cart") == latest_run_id("logs/caps", "CartPole-v1") == 0
     with pytest.raises(ValueError, match=r"has a source and any of"):
         make_source({"path": "a.zip"}, "logs")
 
@@ -189,6 +197,45 @@ def test_enjoy_a_saved_model(folder: Path, capsys: pytest.CaptureFixture[str]) -
     for best in ([], ["--load-best"]):
         assert main(["enjoy", "--env", "CartPole-v1", "-f", "logs", "--no-render", "-n", "600", *best]) == 0
         assert "Mean reward:" in capsys.readouterr().out
+
+
+def test_a_refused_run_leaves_no_folder(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train = ["train", "--env", "CartPole-v1", "-n", "40", *QUICK]
+    assert main(train) == 0
+    for refused in ("gamma:'high'", "nonsense:1", "termination:2", "source_policies:['nowhere.zip']"):
+        assert main([*train, "-params", refused]) == 2
+    assert [run.name for run in (folder / "logs" / "caps").iterdir()] == ["CartPole-v1_1"]
+    # A folder without a model is passed over, as one that an optimisation leaves
+    (folder / "logs" / "caps" / "CartPole-v1_2").mkdir()
+    (folder / "logs" / "caps" / "CartPole-v1_2" / "0.monitor.csv").write_text('#{"t_start": 0.0}\nr,l,t\n')
+    capsys.readouterr()
+    assert main(["enjoy", "--env", "CartPole-v1", "--no-render", "-n", "5"]) == 0
+    assert "Loading latest experiment, id=1" in capsys.readouterr().out
+    assert main(["plot", "logs", "-w", "1"]) == 0
+    assert "1 runs drawn" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("n_timesteps", ["0", "-5"])
+def test_a_run_has_steps(n_timesteps: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--env", "CartPole-v1", "-n", n_timesteps]) == 2
+    assert f"-n must be at least 1, not {n_timesteps}: leave it out" in capsys.readouterr().err
+    assert not (folder / "logs").exists()
+
+
+def test_one_config_for_algorithms_with_and_without_sources(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sources = [f"{HERE}:balance"]
+    entry = {"policy": "MlpPolicy", "n_timesteps": 30, "source_policies": sources}
+    (folder / "both.yml").write_text(yaml.safe_dump({"CartPole-v1": entry}))
+    train = ["train", "--env", "CartPole-v1", "-conf", "both.yml", *QUICK]
+    assert main([*train, "--algo", "caps"]) == 0
+    assert "left out" not in capsys.readouterr().out
+    assert main([*train, "--algo", "dqn"]) == 0
+    assert "dqn takes no source policies: those of the config are left out." in capsys.readouterr().out
+    configs = [saved_config(folder / "logs" / algo / "CartPole-v1_1") for algo in ("caps", "dqn")]
+    assert [each.get("source_policies") for each in configs] == [sources, None]
+    # Those that are named for this run are refused
+    assert main([*train, "--algo", "dqn", "-params", f"source_policies:{sources}"]) == 2
+    assert "dqn has no argument source_policies" in capsys.readouterr().err
 
 
 def test_two_workers_share_a_study(folder: Path) -> None:
@@ -230,9 +277,9 @@ def test_a_sequence_fits_into_a_batch() -> None:
     fixed |= {"one_minus_gamma": 0.01, "learning_rate": 1e-4, "train_freq": 4, "subsample_steps": 1}
     fixed |= {"exploration_final_eps": 0.1, "exploration_fraction": 0.1, "target_update_interval": 10}
     trial = optuna.trial.FixedTrial(fixed)
-    sampled = sample_caps_params(trial, 0, 1, {"using_her_replay_buffer": False, "her_kwargs": {}})
+    sampled = sample_params("caps", trial, 0, 1, {"using_her_replay_buffer": False, "her_kwargs": {}})
     assert sampled["sequence_length"] == sampled["batch_size"] == 4
-    converted = convert_caps_params(fixed)
+    converted = convert_params(fixed)
     assert converted["sequence_length"] == 4
     assert converted["termination_kwargs"] == sampled["termination_kwargs"] == {"regularization": 1e-3}
 

@@ -74,6 +74,9 @@ def test_what_cannot_be_plotted_is_said(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_runs("caps", 1.0, number=1)
+    for command in ("plot_train", "all_plots"):
+        assert main([command, "-e", ENV, "Nope-v1"]) == 2
+        assert "There is no run of caps on Nope-v1 in logs" in capsys.readouterr().err
     assert main(["all_plots", "-e", ENV, "-o", "curves", "--no-display"]) == 0
     assert main(["plot_from_file", "-i", "curves", "--save-figures", "figures"]) == 2
     assert "needs at least two runs of every algorithm" in capsys.readouterr().err

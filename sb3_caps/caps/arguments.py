@@ -107,7 +107,7 @@ class Actor:
 
     learning_rate: float = 7e-4
     softness: float = 0.7
-    interval: int = 512
+    interval: int = 256
     window: int = 2048
     n_epochs: int = 4
     batch_size: int = 64

@@ -1,6 +1,7 @@
 """Context-Aware Policy Reuse."""
 
 import pathlib
+import warnings
 from collections.abc import Sequence
 from typing import Any, ClassVar, TypeVar
 
@@ -186,6 +187,13 @@ class CAPS(OptionCollector):
         if _init_setup_model:
             self._setup_model()
 
+    def _setup_model(self) -> None:
+        with warnings.catch_warnings():
+            if self.tau < 1.0:
+                # SB3 warns of target updates that are rarer than steps, which means something for hard ones alone
+                warnings.filterwarnings("ignore", "The number of environments used is greater than the target network")
+            super()._setup_model()
+
     def _policy_arguments(self) -> dict[str, Any]:
         return {
             "options": self.options,
@@ -265,7 +273,7 @@ class CAPS(OptionCollector):
         :return: sequences, with rewards in the unit of returns, and without what is no option any more
         """
         replay_data = self.replay_buffer.sample(batch_size, env=self._vec_normalize_env)
-        if self.normalize_returns and self._scale is not None:
+        if self.normalize_returns:
             replay_data = replay_data._replace(rewards=self._scale.normalize(replay_data.rewards))
         if self.gate.disabled:
             replay_data = replay_data._replace(learned=replay_data.learned & ~self.policy.disabled())
@@ -383,9 +391,9 @@ class CAPS(OptionCollector):
         """
         actor, settings, policy = self.policy.actor, self._actor, self.policy
         assert actor is not None
-        assert self._scale is not None
-        data = self.replay_buffer.latest(max(settings.window // self.n_envs, 1), self._vec_normalize_env)
-        shape = data.rewards.shape
+        data = self.replay_buffer.latest(settings.window, self._vec_normalize_env)
+        if len(data.rewards) < settings.batch_size:
+            return
         rewards = self._scale.normalize(data.rewards) if self.normalize_returns else data.rewards
         with th.no_grad():
             features = policy.q_net.features(data.observations)
@@ -394,7 +402,7 @@ class CAPS(OptionCollector):
         with th.no_grad():
             old_log_probs = action_log_probs(actor.policy_net(features), data.agreements)
             weights = (old_log_probs - data.log_probs).exp().clamp(max=1.0)
-            values = actor.value_net(features).reshape(shape)
+            values = actor.value_net(features)[:, 0]
             next_values = th.cat([values[1:], values[-1:]])
             next_values[data.last_steps] = actor.value_net(ended)[:, 0]
             targets, advantages = vtrace(
@@ -403,11 +411,10 @@ class CAPS(OptionCollector):
                 next_values,
                 data.dones,
                 data.last_steps,
-                weights.reshape(shape),
+                weights,
                 self.gamma,
                 settings.trace,
             )
-            targets, advantages = targets.flatten(), advantages.flatten()
             advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
         stays = values_alone
         for _ in range(settings.n_epochs):
@@ -425,7 +432,7 @@ class CAPS(OptionCollector):
                 loss.backward()
                 th.nn.utils.clip_grad_norm_(actor.parameters(), settings.max_grad_norm)
                 policy.actor_optimizer.step()
-        self.logger.record("train/actor_value_loss", float((values.flatten() - targets).square().mean()))
+        self.logger.record("train/actor_value_loss", float((values - targets).square().mean()))
 
     def predict(
         self,
@@ -469,7 +476,7 @@ class CAPS(OptionCollector):
         """
         :return: what sources and learner did in training and what they are worth, as far as ``safe`` tried them
         """
-        if self.selector is None:
+        if self.num_timesteps == 0:
             raise ValueError("Nothing was reused yet: call learn first.")
         return summarize(self.options, self.selector, self._use, self.gate.controller)
 

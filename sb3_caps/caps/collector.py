@@ -58,16 +58,30 @@ class OptionCollector(PolicyReuseAlgorithm):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.gate = Gate()
-        self.selector: CAPSSelector | AlwaysSelector | None = None
+        self.selector: CAPSSelector | AlwaysSelector
         # The active option of each environment, what all options do in the last observations, and the sources' states
-        self._last_options: np.ndarray | None = None
-        self._last_option_actions: np.ndarray | None = None
+        self._last_options = np.zeros(0, dtype=np.int64)
+        self._last_option_actions = np.zeros((0, 0), dtype=np.int64)
         self._last_source_states: SourceStates = ()
-        self._tracker: EpisodeTracker | None = None
-        self._stretches: RandomStretches | None = None
-        self._scale: ReturnScale | None = None
+        self._tracker = EpisodeTracker(0, self.gamma)
+        self._stretches = RandomStretches(0)
+        self._scale = ReturnScale(self.gamma, 0)
         self._actor_steps = 0
         self._actor_started = False
+
+    def _setup_model(self) -> None:
+        super()._setup_model()
+        self._setup_selector()
+
+    def _setup_selector(self) -> None:
+        """Make the selector, or let the one that is there know of other sources."""
+        known: CAPSSelector | AlwaysSelector | None = vars(self).get("selector")
+        if known is None or isinstance(known, CAPSSelector) != self.safe:
+            self.selector = self._make_selector()
+        if isinstance(self.selector, CAPSSelector):
+            self.selector.rng, self.selector.settings = self.rng, self._selection
+            self.selector.set_sources(self.options.source_names)
+        self._decide()
 
     def _make_selector(self) -> CAPSSelector | AlwaysSelector:
         """:return: what chooses who acts in each episode; override it for another one"""
@@ -95,22 +109,16 @@ class OptionCollector(PolicyReuseAlgorithm):
         super()._start_run()
         starts = self._last_episode_starts
         assert starts is not None
-        if self.selector is None:
-            self.selector = self._make_selector()
-        if isinstance(self.selector, CAPSSelector):
-            self.selector.rng = self.rng
-        if self._scale is None:
-            self._scale = ReturnScale(self.gamma, self.n_envs)
+        self._setup_selector()
         self._scale.gamma = self.gamma
         # Where the environments were reset, new episodes begin
-        if self._last_options is None or len(self._last_options) != self.n_envs or starts.all():
+        if len(self._last_options) != self.n_envs or starts.all():
             self._last_options = np.zeros(self.n_envs, dtype=np.int64)
             self._last_source_states = self.options.initial_states()
             self._last_option_actions = self._query_sources(self._original_observations(), starts)
             self._tracker = EpisodeTracker(self.n_envs, 1.0 - (1.0 - self.gamma) / 10.0, longest_trial(self.gamma))
             self._stretches = RandomStretches(self.n_envs)
             self._scale.reset(self.n_envs)
-        assert self._tracker is not None
         if isinstance(self.selector, CAPSSelector):
             self.selector.begin(self._total_timesteps - self._num_timesteps_at_start)
         self._start_episodes()
@@ -152,15 +160,19 @@ class OptionCollector(PolicyReuseAlgorithm):
 
             self.num_timesteps += env.num_envs
             n_steps += 1
-            # Give access to local variables
-            callback.update_locals(locals())
-            # Only stop training if return value is False, not when it is None.
-            if not callback.on_step():
-                return RolloutReturn(n_steps * env.num_envs, n_episodes, continue_training=False)
-            # Retrieve reward and episode length if using Monitor wrapper
-            self._update_info_buffer(infos, dones)
-            self._store(actions, options, log_probs, new_obs, rewards, dones, infos)
-            self._tell(rewards, dones)
+            try:
+                # Give access to local variables
+                callback.update_locals(locals())
+                # Only stop training if return value is False, not when it is None.
+                goes_on = callback.on_step()
+                # Retrieve reward and episode length if using Monitor wrapper
+                self._update_info_buffer(infos, dones)
+                self._store(actions, options, log_probs, new_obs, rewards, dones, infos)
+                self._tell(rewards, dones)
+            except BaseException:
+                # The environments are a step ahead of what is known: the next run has to reset them
+                self._last_obs = None
+                raise
 
             self._update_current_progress_remaining(self.num_timesteps, self._total_timesteps)
             self._on_step()
@@ -169,6 +181,8 @@ class OptionCollector(PolicyReuseAlgorithm):
                 self._episode_num += 1
                 if log_interval is not None and self._episode_num % log_interval == 0:
                     self.dump_logs()
+            if not goes_on:
+                return RolloutReturn(n_steps * env.num_envs, n_episodes, continue_training=False)
         callback.on_rollout_end()
         return RolloutReturn(n_steps * env.num_envs, n_episodes, continue_training=True)
 
@@ -180,17 +194,19 @@ class OptionCollector(PolicyReuseAlgorithm):
         :param warm_up: whether learning has not begun, so that what explores is random
         :return: the actions, the options that took them, and log μ(a|s), how likely that was
         """
-        assert self._last_option_actions is not None
         options = np.zeros(self.n_envs, dtype=np.int64)
-        log_probs = np.zeros(self.n_envs, dtype=np.float32)
+        # Known of sources and of draws of the actor: it learns from these
+        log_probs = np.full(self.n_envs, np.nan, dtype=np.float32)
         for behaviour, envs in self._cast.items():
             if behaviour.is_source:
                 options[envs] = self.options.names.index(behaviour.name)
+                log_probs[envs] = 0.0
             elif behaviour == RANDOM or (warm_up and behaviour in (EXPLORING, MIXING)):
                 options[envs] = self.options.n_sources + self.rng.integers(self.options.n_actions, size=len(envs))
-                log_probs[envs] = -np.log(self.options.n_actions)
+                if behaviour == RANDOM:
+                    log_probs[envs] = -np.log(self.options.n_actions)
             elif behaviour in (EXPLORING, MIXING):
-                options[envs], log_probs[envs] = self._explore(acting, envs, mixing=behaviour == MIXING)
+                options[envs] = self._explore(acting, envs, mixing=behaviour == MIXING)
             else:
                 networks = self.policy.acting(best=True) if behaviour in BEST.values() else acting
                 if behaviour in (OPTIONS, BEST[OPTIONS]):
@@ -205,7 +221,6 @@ class OptionCollector(PolicyReuseAlgorithm):
                     if rng is not None:
                         log_probs[envs] = np.log(probabilities)
         actions = self._last_option_actions[np.arange(self.n_envs), options]
-        assert self._last_options is not None
         assert self._last_episode_starts is not None
         chosen = self._last_episode_starts | (options != self._last_options)
         self._use.add_step(options, chosen, self._last_option_actions == actions[:, None])
@@ -214,8 +229,6 @@ class OptionCollector(PolicyReuseAlgorithm):
 
     def _follow_values(self, networks: ActingNetwork, envs: np.ndarray) -> np.ndarray:
         """:return: the option to go on with in these environments by the values of options, without exploration"""
-        assert self._last_options is not None
-        assert self._last_option_actions is not None
         assert self._last_episode_starts is not None
         sources = self._last_option_actions[:, : self.options.n_sources]
         values, beta = networks(rows_of(self._last_obs, envs), rows_of(sources, envs))
@@ -223,18 +236,17 @@ class OptionCollector(PolicyReuseAlgorithm):
         active, starts = self._last_options[envs], self._last_episode_starts[envs]
         return execution.next_options(active, starts, execution.ends(values, beta), execution.greedy_options(values))
 
-    def _explore(self, acting: ActingNetwork, envs: np.ndarray, mixing: bool) -> tuple[np.ndarray, np.ndarray]:
+    def _explore(self, acting: ActingNetwork, envs: np.ndarray, mixing: bool) -> np.ndarray:
         """
         Explore by the values of options.
 
         :param acting: the latest networks
         :param envs: the environments
         :param mixing: whether with stretches of sources
-        :return: the options, and how likely their actions were
+        :return: the options
         """
         if self.exploration == "terminations":
-            return self._explore_until_they_end(acting, envs), np.zeros(len(envs), dtype=np.float32)
-        assert self._last_option_actions is not None
+            return self._explore_until_they_end(acting, envs)
         n_sources, n_actions = self.options.n_sources, self.options.n_actions
         # As long as nothing was found there is nothing to exploit
         no_signal = isinstance(self.selector, CAPSSelector) and self.selector.no_signal
@@ -242,18 +254,12 @@ class OptionCollector(PolicyReuseAlgorithm):
         greedy = self._follow_values(acting, envs)
         random = self.rng.random(len(envs)) < epsilon
         options = np.where(random, n_sources + self.rng.integers(n_actions, size=len(envs)), greedy)
-        actions = self._last_option_actions[envs]
-        places = np.arange(len(envs))
-        as_greedy = actions[places, options] == actions[places, greedy]
-        log_probs = np.log(epsilon / n_actions + (1.0 - epsilon) * as_greedy)
-        if mixing:
-            assert self._stretches is not None
-            useful = np.flatnonzero(~self.gate.mask(self.options.source_names))
-            observations = rows_of(self._original_observations(), envs)
-            parts = list(observations.values()) if isinstance(observations, dict) else [observations]
-            options, turns = self._stretches.choose(envs, options, useful, parts, self.rng)
-            log_probs = np.where(turns, 0.0, log_probs)
-        return options, log_probs
+        if not mixing:
+            return options
+        useful = np.flatnonzero(~self.gate.mask(self.options.source_names))
+        observations = rows_of(self._original_observations(), envs)
+        parts = list(observations.values()) if isinstance(observations, dict) else [observations]
+        return self._stretches.choose(envs, options, useful, parts, self.rng)
 
     def _explore_until_they_end(self, acting: ActingNetwork, envs: np.ndarray) -> np.ndarray:
         """
@@ -263,8 +269,6 @@ class OptionCollector(PolicyReuseAlgorithm):
         :param envs: the environments
         :return: the options
         """
-        assert self._last_options is not None
-        assert self._last_option_actions is not None
         assert self._last_episode_starts is not None
         sources = self._last_option_actions[:, : self.options.n_sources]
         values, beta = acting(rows_of(self._last_obs, envs), rows_of(sources, envs))
@@ -289,7 +293,6 @@ class OptionCollector(PolicyReuseAlgorithm):
         Ask the sources about what came, and store the whole step with one call.
         """
         self._check_step(new_obs, rewards, dones, infos)
-        assert self._last_option_actions is not None
         n_sources = self.options.n_sources
         original: Any = new_obs if self._vec_normalize_env is None else self._vec_normalize_env.get_original_obs()
         arrived = self._actions_after_truncation(original, dones, infos)
@@ -312,7 +315,7 @@ class OptionCollector(PolicyReuseAlgorithm):
     def _query_sources(self, observations: Any, starts: np.ndarray) -> np.ndarray:
         """:return: what each option does in observations that the environments have just emitted"""
         option_actions, self._last_source_states = self.options.actions(
-            self.options.as_emitted(observations), self._last_source_states, starts, self._action_masks()
+            self.options.as_emitted(observations), self._last_source_states, starts, self._action_masks(), self.rng
         )
         return option_actions
 
@@ -338,16 +341,14 @@ class OptionCollector(PolicyReuseAlgorithm):
                 observations[key][i] = value
         emitted = self.options.as_emitted(observations if isinstance(original, dict) else observations[None])
         masks = None if self._action_masks() is None else np.ones((self.n_envs, self.options.n_actions), dtype=bool)
-        actions, _ = self.options.actions(emitted, self._last_source_states, np.zeros(self.n_envs, dtype=bool), masks)
+        starts = np.zeros(self.n_envs, dtype=bool)
+        actions, _ = self.options.actions(emitted, self._last_source_states, starts, masks, self.rng)
         return {i: actions[i] for i in truncated}
 
     def _tell(self, rewards: np.ndarray, dones: np.ndarray) -> None:
         """
         Tell the ledger of episodes what was paid, the selector what came of those that ended, and begin new ones.
         """
-        assert self._scale is not None
-        assert self._tracker is not None
-        assert self.selector is not None
         if self.normalize_returns:
             factor = self._scale.update(rewards, dones)
             if factor != 1.0:
@@ -370,10 +371,12 @@ class OptionCollector(PolicyReuseAlgorithm):
             if learner is not None:
                 self.policy.keep_best()
                 self.selector.keep(learner)
-            self.gate.disabled = self.selector.disabled
             if self._selection.actor and not (self._actor_started or self.selector.surveying):
                 self._start_actor()
-        assert self.selector is not None
+        self._decide()
+
+    def _decide(self) -> None:
+        self.gate.disabled = self.selector.disabled if isinstance(self.selector, CAPSSelector) else set()
         self.gate.controller = self.selector.decide()
 
     def _start_actor(self) -> None:
@@ -382,9 +385,6 @@ class OptionCollector(PolicyReuseAlgorithm):
 
     def _start_episodes(self) -> None:
         """Draw who acts in the environments where nobody does yet."""
-        assert self._tracker is not None
-        assert self._stretches is not None
-        assert self.selector is not None
         for env in self._tracker.waiting:
             self._tracker.start(env, self.selector.select(env))
             self._stretches.start(env)
@@ -396,6 +396,9 @@ class OptionCollector(PolicyReuseAlgorithm):
         self._cast = {behaviour: np.array(envs) for behaviour, envs in cast.items()}
         self._execution = self.policy.execution
 
+    def _excluded_save_params(self) -> list[str]:
+        return [*super()._excluded_save_params(), "_cast", "_execution"]
+
     def _learn_terminations(self) -> None:
         """
         The paper's online step of β for the transitions that just arrived (Equation 2): β_o(s') goes down along its
@@ -403,8 +406,6 @@ class OptionCollector(PolicyReuseAlgorithm):
         A terminal state has no continuation, so there is none in the first state of an episode.
         """
         assert self._last_obs is not None
-        assert self._last_options is not None
-        assert self._last_option_actions is not None
         assert self._last_episode_starts is not None
         assert self._online_termination is not None
         arrived = th.as_tensor(~self._last_episode_starts, device=self.device)

@@ -75,7 +75,7 @@ class RandomStretches:
         sources: np.ndarray,
         observations: Sequence[np.ndarray],
         rng: np.random.Generator,
-    ) -> tuple[np.ndarray, np.ndarray]:
+    ) -> np.ndarray:
         """
         Take one step.
 
@@ -84,7 +84,7 @@ class RandomStretches:
         :param sources: which sources to draw from
         :param observations: where these environments are, in one array or in several
         :param rng: random numbers
-        :return: the option to follow in each, and where that is a source in its turn
+        :return: the option to follow in each
         """
         for place, env in enumerate(envs.tolist()):
             here = hash(b"".join(part[place].tobytes() for part in observations))
@@ -95,8 +95,7 @@ class RandomStretches:
             self.seen[env].add(here)
         self.left[envs] -= 1
         self.ages[envs] += 1
-        turns = self.has_turn[envs]
-        return np.where(turns, self.sources[envs], others), turns
+        return np.where(self.has_turn[envs], self.sources[envs], others)
 
     def _draw_turn(self, env: int, sources: np.ndarray, rng: np.random.Generator) -> None:
         self.seen[env].clear()

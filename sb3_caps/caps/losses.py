@@ -109,7 +109,7 @@ def vtrace(
     """
     Targets of the values of states, and advantages of the actions taken (V-trace, Espeholt and others 2018).
 
-    All tensors are of shape (steps, environments), in the order of time.
+    All tensors are of shape (steps,), in the order of time.
 
     :param rewards: of each step
     :param values: V(s)
@@ -121,15 +121,14 @@ def vtrace(
     :param trace: λ
     :return: the targets and the advantages
     """
-    errors = rewards + gamma * next_values * ~dones - values
-    decay = gamma * trace * ~last_steps
-    targets, advantages = th.empty_like(values), th.empty_like(values)
-    ahead = th.zeros_like(values[0])
-    for t in reversed(range(len(values))):
-        advantages[t] = errors[t] + decay[t] * ahead
-        ahead = ratios[t] * advantages[t]
-        targets[t] = values[t] + ahead
-    return targets, advantages
+    errors = (rewards + gamma * next_values * ~dones - values).tolist()
+    decays = (gamma * trace * ~last_steps).tolist()
+    advantages, corrections, ahead = [0.0] * len(errors), [0.0] * len(errors), 0.0
+    # Numbers of Python: an operation of torch on one number takes a hundred times as long
+    for t, ratio in zip(reversed(range(len(errors))), reversed(ratios.tolist()), strict=True):
+        advantages[t] = errors[t] + decays[t] * ahead
+        corrections[t] = ahead = ratio * advantages[t]
+    return values + values.new_tensor(corrections), values.new_tensor(advantages)
 
 
 def actor_loss(

@@ -258,15 +258,17 @@ class CAPSPolicy(DQNPolicy):
         :return: the option to follow in each environment, and how likely the actor is to take its action
         """
         weights = acting.option_probabilities(observations)
-        agreements = option_actions[:, :, None] == option_actions[:, None, :]
-        by_action = (weights[:, None, :] * agreements).sum(axis=2)
+        n_sources, rows = self.options.n_sources, np.arange(len(weights))
+        by_action = weights[:, n_sources:].copy()
+        for i in range(n_sources):
+            by_action[rows, option_actions[:, i]] += weights[:, i]
         if rng is None:
             # Of the options that take the most likely action, the likeliest
-            likely = by_action >= by_action.max(axis=1, keepdims=True) * (1 - 1e-6)
-            options = np.where(likely, weights, -1.0).argmax(axis=1)
+            agrees = option_actions == by_action.argmax(axis=1)[:, None]
+            options = np.where(agrees, weights, -1.0).argmax(axis=1)
         else:
             options = draw(weights, rng.random(len(weights)))
-        return options, by_action[np.arange(len(options)), options]
+        return options, by_action[rows, option_actions[rows, options]]
 
     def predict(
         self,
@@ -289,6 +291,8 @@ class CAPSPolicy(DQNPolicy):
         :return: the actions and the next state
         """
         self.set_training_mode(False)
+        if not isinstance(observation, dict):
+            observation = np.asarray(observation)
         vectorized = self.is_vectorized_observation(observation)
         batch = observation if vectorized else with_batch_axis(observation)
         emitted = self.options.as_emitted(batch, normalized=True)
@@ -303,7 +307,7 @@ class CAPSPolicy(DQNPolicy):
         active, source_states, rng = state
         check_n_envs("state", len(active), n_envs)
 
-        actions, source_states = self.options.actions(emitted, source_states, starts, action_masks)
+        actions, source_states = self.options.actions(emitted, source_states, starts, action_masks, rng)
         controller = self.gate.controller
         if controller.is_source:
             active = np.full(n_envs, self.options.names.index(controller.name))

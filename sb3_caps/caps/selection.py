@@ -10,6 +10,9 @@ from sb3_caps.reuse.checks import check_number
 from sb3_caps.reuse.episodes import Behaviour, EpisodeResult
 from sb3_caps.reuse.evidence import Evidence, chances
 
+# What acts otherwise after more learning
+CHANGING = (*LEARNERS, EXPLORING, MIXING)
+
 
 @dataclass(frozen=True)
 class Selection:
@@ -19,24 +22,25 @@ class Selection:
     :param survey_share: Share of the run that sources are tried in at first, and as much again where episodes are long
     :param trial_share: Share of the steps after that in which something is tried: a source alone, or a learner without
         exploration
-    :param even_share: Share of the episodes of learning that all ways of learning get alike; the others go to what may
-        pay most
+    :param other_share: Share of the episodes of learning for the learner that does not lead
     :param fewest: How often each source is tried in the survey, where its steps allow that
     :param latest: How many of its latest episodes a learner is judged by
+    :param memory: In what share of the steps so far these are forgotten where no new ones come
     :param disable_errors: By how many standard errors a source must be worse than random actions to be no option
     :param actor: Whether an actor learns beside the values of options
     """
 
     survey_share: float = 0.05
     trial_share: float = 0.15
-    even_share: float = 0.3
+    other_share: float = 0.15
     fewest: int = 3
     latest: int = 10
+    memory: float = 0.2
     disable_errors: float = 3.0
     actor: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("survey_share", "trial_share", "even_share"):
+        for name in ("survey_share", "trial_share", "other_share", "memory"):
             check_number(f"selection_kwargs[{name!r}]", getattr(self, name), at_least=0.0, at_most=1.0)
         for name in ("fewest", "latest", "disable_errors"):
             check_number(f"selection_kwargs[{name!r}]", getattr(self, name), at_least=1.0)
@@ -64,19 +68,49 @@ class CAPSSelector:
 
     def __init__(self, source_names: Sequence[str], settings: Selection, rng: np.random.Generator) -> None:
         self.settings, self.rng = settings, rng
-        self.sources = [Behaviour(name, is_source=True) for name in source_names]
+        self.sources: list[Behaviour] = []
         actors = (ACTOR, SAMPLED_ACTOR) if settings.actor else ()
         self.learners = [OPTIONS, *actors]
         # By name: discounted returns to compare, and rewards for people
         self.evidence: dict[str, Evidence] = {}
         self.rewards: dict[str, Evidence] = {}
-        self.steps = self.trial_steps = 0
+        self.steps = self.trial_steps = self.learning_steps = self.actor_steps = 0
         self.total_steps = 1
         self.lowest, self.highest = np.inf, -np.inf
-        self.surveying = True
+        self.surveying, self.survey_steps = False, 0
         self.under_way: dict[int, Behaviour] = {}
+        # By name: the steps since the latest episode of a behaviour, or since one was forgotten
+        self._ages: dict[str, int] = {}
         # What the kept networks act by, None before any are kept
         self.kept: Behaviour | None = None
+        self.set_sources(source_names)
+
+    def set_sources(self, names: Sequence[str]) -> None:
+        """
+        Select among these sources from now on. What is known of those that stay is kept, others are tried first.
+
+        :param names: of all sources
+        """
+        for gone in {each.name for each in self.sources} - set(names):
+            self.evidence.pop(gone, None)
+            self.rewards.pop(gone, None)
+        if not {each.name for each in self.sources} >= set(names):
+            self.surveying, self.survey_steps = True, 0
+        self.sources = [Behaviour(name, is_source=True) for name in names]
+
+    def restore(self, evidence: dict[str, Evidence], rewards: dict[str, Evidence]) -> None:
+        """
+        Go on from what is known of each behaviour.
+
+        :param evidence: by name
+        :param rewards: by name
+        """
+        self.evidence, self.rewards = dict(evidence), dict(rewards)
+        known = [each for each in evidence.values() if each.n]
+        self.lowest = min((each.mean - each.std for each in known), default=np.inf)
+        self.highest = max((each.mean + each.std for each in known), default=-np.inf)
+        self.kept = next((learner for learner in self.learners if BEST[learner].name in evidence), None)
+        self.surveying = any(self.of(source).n == 0 for source in self.sources)
 
     def begin(self, total_steps: int) -> None:
         """
@@ -92,8 +126,7 @@ class CAPSSelector:
         :param behaviour: one of those that are selected
         :return: what is known of it
         """
-        changes = behaviour in (*LEARNERS, EXPLORING, MIXING)
-        latest = self.settings.latest if changes else None
+        latest = self.settings.latest if behaviour in CHANGING else None
         return self.evidence.setdefault(behaviour.name, Evidence(latest))
 
     @property
@@ -139,15 +172,25 @@ class CAPSSelector:
         return candidates[order[0 if len(order) == 1 or self.rng.random() < 0.5 else 1]]
 
     def _to_learn(self) -> Behaviour:
-        candidates = [EXPLORING]
-        if len(self.sources) > len(self.disabled):
-            candidates.append(MIXING)
+        """Mostly the learner that leads, the other one for a share."""
         if self.settings.actor:
-            candidates.append(SAMPLED_ACTOR)
-        if self.rng.random() < self.settings.even_share:
-            return candidates[self.rng.integers(len(candidates))]
-        draws = np.array([self.of(each).draw(self.rng, self.spread) for each in candidates])
-        return candidates[int(self.rng.choice(np.flatnonzero(draws == draws.max())))]
+            actor_leads = not (self.no_signal or self._values_lead())
+            # By steps: episodes of the two may be of different lengths
+            share = self.settings.other_share
+            wanted = 1.0 - share if actor_leads else share
+            if self.actor_steps <= wanted * self.learning_steps:
+                return SAMPLED_ACTOR
+        values = [EXPLORING, MIXING] if len(self.sources) > len(self.disabled) else [EXPLORING]
+        return values[self.rng.integers(len(values))]
+
+    def _values_lead(self) -> bool:
+        """
+        Tell whether the values of options have got further than the actor and all sources. The actor gets further from
+        the same steps where rewards are dense, but nowhere from rare successes.
+        """
+        values, others = (OPTIONS, EXPLORING), (*self.sources, ACTOR, SAMPLED_ACTOR)
+        best = max((self.of(each) for each in values), key=lambda known: known.lower(self.spread))
+        return all(best.beats(known, self.spread, 1.0) for each in others if (known := self.of(each)).n)
 
     @property
     def trial_learners(self) -> list[Behaviour]:
@@ -169,12 +212,28 @@ class CAPSSelector:
             result.reward
         )
         self.steps += result.length
-        if not self.surveying and behaviour not in (EXPLORING, MIXING, SAMPLED_ACTOR):
+        self._age(result)
+        if behaviour in (EXPLORING, MIXING, SAMPLED_ACTOR):
+            self.learning_steps += result.length
+            self.actor_steps += result.length * (behaviour == SAMPLED_ACTOR)
+        elif not self.surveying:
             self.trial_steps += result.length
         if self.surveying:
+            self.survey_steps += result.length
             tries = min(self.of(each).n for each in [*self.sources, RANDOM])
-            share = self.steps / self.total_steps / self.settings.survey_share if self.settings.survey_share else np.inf
-            self.surveying = not (tries >= self.settings.fewest and share >= 1.0) and share < 2.0
+            wanted = self.settings.survey_share * self.total_steps
+            enough = tries >= self.settings.fewest and self.survey_steps >= wanted
+            self.surveying = not enough and self.survey_steps < 2.0 * wanted
+
+    def _age(self, result: EpisodeResult) -> None:
+        """What learns is not what it was: its episodes are forgotten by the time that a share of the run has passed."""
+        self._ages[result.behaviour.name] = 0
+        for each in CHANGING:
+            age = self._ages.get(each.name, 0) + result.length
+            if age > self.settings.memory * self.steps / self.settings.latest and each != result.behaviour:
+                self.of(each).forget_oldest()
+                age = 0
+            self._ages[each.name] = age
 
     def improved(self) -> Behaviour | None:
         """
@@ -194,11 +253,12 @@ class CAPSSelector:
         """
         self.kept = learner
         for known in (self.evidence, self.rewards):
+            for best in BEST.values():
+                known.pop(best.name, None)
             known[BEST[learner].name] = known[learner.name].copy()
 
     def _worth(self, behaviour: Behaviour) -> float:
-        evidence = self.of(behaviour)
-        return evidence.mean - evidence.error(self.spread) if evidence.n else -np.inf
+        return self.of(behaviour).lower(self.spread)
 
     def decide(self) -> Behaviour:
         """:return: what is worth most with confidence; the values of options where nothing is known"""

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable
+from numbers import Integral, Real
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -71,8 +72,7 @@ class OptionReplayBuffer(ReplayBuffer):
         self.optimize_memory_usage = optimize_memory_usage
         self.handle_timeout_termination = handle_timeout_termination
         self.sequence_length = sequence_length
-        if not 0 <= prioritized_share <= 1:
-            raise ValueError(f"prioritized_share must be a share from 0 to 1, not {prioritized_share}.")
+        _check_arguments(prioritized_share, frame_stack)
         self.prioritized_share = prioritized_share
         self.frame_stack, self.compression = frame_stack, compression
         rows = (self.buffer_size, n_envs)
@@ -80,6 +80,8 @@ class OptionReplayBuffer(ReplayBuffer):
             dict(observation_space.spaces) if isinstance(observation_space, spaces.Dict) else {None: observation_space}
         )
         self.n_sources, self.n_actions = n_sources, int(action_space.n)
+        # The smallest one that holds all actions and -1
+        self.source_action_type = np.min_scalar_type(-self.n_actions)
         self._check_fits()
         self.stores = {
             key: self._store(key, self._presumed_stack(key, optimize_memory_usage)) for key in self.spaces_by_key
@@ -92,8 +94,8 @@ class OptionReplayBuffer(ReplayBuffer):
         self.options = np.zeros(rows, dtype=np.int32)
         self.log_probs = np.zeros(rows, dtype=np.float32)
         # What the sources do where a step begins and where it ends, -1 where that is not known
-        self.option_actions = np.full((*rows, n_sources), -1, dtype=np.int16)
-        self.next_option_actions = np.full((*rows, n_sources), -1, dtype=np.int16)
+        self.option_actions = np.full((*rows, n_sources), -1, dtype=self.source_action_type)
+        self.next_option_actions = np.full((*rows, n_sources), -1, dtype=self.source_action_type)
         # The last step that is known of an episode: the next row belongs to another one.
         self.last_steps = np.zeros(rows, dtype=bool)
         if prioritized_share > 0:
@@ -163,7 +165,8 @@ class OptionReplayBuffer(ReplayBuffer):
         stacks = {key: self._presumed_stack(key, optimize_memory_usage) for key in self.spaces_by_key}
         observations = [ObservationStore.bytes_needed(*rows, self.spaces_by_key[key], stacks[key]) for key in stacks]
         # Actions, options, rewards, probabilities, three flags and what the sources do
-        return sum(observations) + self.buffer_size * self.n_envs * (23 + 4 * self.n_sources)
+        of_sources = 2 * self.source_action_type.itemsize * self.n_sources
+        return sum(observations) + self.buffer_size * self.n_envs * (23 + of_sources)
 
     def _check_fits(self) -> None:
         """A warning, no error: memory is taken as the buffer fills, which a short run never does."""
@@ -215,7 +218,7 @@ class OptionReplayBuffer(ReplayBuffer):
         :param done: where an episode ended
         :param infos: tell apart truncations
         :param options: the active option of each environment, by default the primitive one
-        :param log_probs: log μ(a|s), how likely what acted was to take the action; for certain by default
+        :param log_probs: log μ(a|s), how likely what acted was to take the action, NaN where that is not known
         :param option_actions: what each source would have done, of shape (environments, sources)
         :param next_option_actions: what each source does where the step led to, of the same shape
         """
@@ -234,7 +237,7 @@ class OptionReplayBuffer(ReplayBuffer):
         if self.handle_timeout_termination:
             self.timeouts[row] = np.array([info.get("TimeLimit.truncated", False) for info in infos])
         self.options[row] = self.n_sources + self.actions[row] if options is None else options
-        self.log_probs[row] = 0.0 if log_probs is None else log_probs
+        self.log_probs[row] = np.nan if log_probs is None else log_probs
         self.option_actions[row] = -1 if option_actions is None else option_actions
         self.next_option_actions[row] = -1 if next_option_actions is None else next_option_actions
         if self.prioritized_share > 0:
@@ -320,33 +323,42 @@ class OptionReplayBuffer(ReplayBuffer):
             self.to_torch(agreements & mask[..., None], copy=False),
         )
 
-    def latest(self, n_rows: int, env: VecNormalize | None = None) -> LatestSteps:
+    def latest(self, n_steps: int, env: VecNormalize | None = None) -> LatestSteps:
         """
-        Give the latest steps of all environments in the order of time.
+        Give the latest steps of which it is known how likely they were, in the order of time.
 
-        :param n_rows: how many of each environment; all that there are, where these are fewer
+        :param n_steps: how many steps; all that there are, where these are fewer
         :param env: associated VecEnv to normalize the observations/rewards
-        :return: the steps
+        :return: the steps, those of each environment together
         """
-        rows = (self.pos + np.arange(-min(n_rows, self.size()), 0)) % self.buffer_size
-        last_steps = self.last_steps[rows].copy()
-        last_steps[-1] = True
-        ended_rows, ended_envs = rows[last_steps.nonzero()[0]], last_steps.nonzero()[1]
+        n_rows = min(n_steps // self.n_envs + 1, self.size())
+        while np.count_nonzero(known := ~np.isnan(self.log_probs[self._newest(n_rows)])) < n_steps:
+            if n_rows == self.size():
+                break
+            n_rows = min(2 * n_rows, self.size())
+        newest = self._newest(n_rows)
+        envs, ages = known.T.nonzero()
+        rows = newest[ages]
+        last_steps = self.last_steps[rows, envs]
+        # Where what follows is of another environment, or was left out
+        last_steps[:-1] |= (np.diff(ages) != 1) | (np.diff(envs) != 0)
+        last_steps[-1:] = True
         observations, ended = {}, {}
         for key, store in self.stores.items():
-            found = store.get(rows[:, None], np.arange(self.n_envs))
-            observations[key] = found.reshape(-1, *found.shape[2:])
-            ended[key] = store.get_next(ended_rows, ended_envs)
-        agreements = self._agreements(self.option_actions[rows], self.actions[rows])
+            observations[key] = store.get(rows, envs)
+            ended[key] = store.get_next(rows[last_steps], envs[last_steps])
         return LatestSteps(
             self._as_tensors(observations, env),
             self._as_tensors(ended, env),
-            self.to_torch(self._normalize_reward(self.rewards[rows], env)),
-            self.to_torch(self.dones[rows] & ~self.timeouts[rows]),
+            self.to_torch(self._normalize_reward(self.rewards[rows, envs], env)),
+            self.to_torch(self.dones[rows, envs] & ~self.timeouts[rows, envs]),
             self.to_torch(last_steps),
-            self.to_torch(agreements.reshape(-1, self.n_options)),
-            self.to_torch(self.log_probs[rows].ravel()),
+            self.to_torch(self._agreements(self.option_actions[rows, envs], self.actions[rows, envs])),
+            self.to_torch(self.log_probs[rows, envs]),
         )
+
+    def _newest(self, n_rows: int) -> np.ndarray:
+        return (self.pos + np.arange(-n_rows, 0)) % self.buffer_size
 
     def _option_actions(self, rows: np.ndarray, envs: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         """What the sources do at each step of each sequence and after its last one, of shape (length + 1, ...)."""
@@ -382,3 +394,10 @@ class OptionReplayBuffer(ReplayBuffer):
         if isinstance(normalized, dict):
             return {key: self.to_torch(value, copy=False) for key, value in normalized.items()}
         return self.to_torch(normalized, copy=False)
+
+
+def _check_arguments(prioritized_share: Any, frame_stack: Any) -> None:
+    if not (isinstance(prioritized_share, Real) and 0 <= float(prioritized_share) <= 1):
+        raise ValueError(f"prioritized_share must be a share from 0 to 1, not {prioritized_share!r}.")
+    if frame_stack is not None and not (isinstance(frame_stack, Integral) and int(frame_stack) >= 1):
+        raise ValueError(f"frame_stack must be None or a whole number from 1, not {frame_stack!r}.")

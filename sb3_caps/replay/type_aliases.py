@@ -38,15 +38,15 @@ class OptionReplayBufferSamples(NamedTuple):
 
 class LatestSteps(NamedTuple):
     """
-    The latest steps of all environments, in the order of time. Of shape (steps, environments) where nothing is said.
+    The latest steps of which it is known how likely they were: in the order of time, one environment after the other.
 
-    :param observations: flattened to (steps * environments, ...)
-    :param ended: the observations that followed the last steps of episodes, in the order of ``last_steps``
+    :param observations: what was acted on
+    :param ended: the observations that followed the ``last_steps``
     :param rewards: the reward of each step
     :param dones: whether it led to a terminal state; a truncated episode bootstraps
-    :param last_steps: whether it is the last one that is known of its episode
-    :param agreements: which options would have taken its action, of shape (steps * environments, options)
-    :param log_probs: log μ(a|s) of what acted, of shape (steps * environments,)
+    :param last_steps: whether the next step is not its successor
+    :param agreements: which options would have taken its action, of shape (steps, options)
+    :param log_probs: log μ(a|s) of what acted
     """
 
     observations: th.Tensor | TensorDict

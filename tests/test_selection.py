@@ -1,0 +1,206 @@
+"""Which behaviour acts in each episode of CAPS."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from sb3_caps import CAPS
+from sb3_caps.caps.gate import ACTOR, BEST, EXPLORING, MIXING, OPTIONS, RANDOM, SAMPLED_ACTOR
+from sb3_caps.caps.selection import CAPSSelector, Selection
+from sb3_caps.reuse.episodes import Behaviour, EpisodeResult
+
+GOOD, BAD = Behaviour("good", is_source=True), Behaviour("bad", is_source=True)
+LEARNING = (EXPLORING, MIXING, SAMPLED_ACTOR)
+
+
+def selector(*names: str, total_steps: int = 10_000, **settings: float) -> CAPSSelector:
+    made = CAPSSelector(names, Selection(**settings), np.random.default_rng(0))  # type: ignore[arg-type]
+    made.begin(total_steps)
+    return made
+
+
+def play(made: CAPSSelector, worth: dict[Behaviour, float], n_steps: int, length: int = 10) -> Counter[Behaviour]:
+    """Episodes one after the other, each behaviour with the return that it is worth, 0 where nothing is said."""
+    chosen: Counter[Behaviour] = Counter()
+    for _ in range(n_steps // length):
+        behaviour = made.select(0)
+        chosen[behaviour] += 1
+        paid = worth.get(behaviour, 0.0)
+        made.update(EpisodeResult(0, behaviour, paid, paid, length))
+        learner = made.improved()
+        if learner is not None:
+            made.keep(learner)
+    return chosen
+
+
+def known(made: CAPSSelector, behaviour: Behaviour, *returns: float) -> None:
+    for each in returns:
+        made.update(EpisodeResult(0, behaviour, each, each, 10))
+
+
+def test_sources_and_random_actions_are_tried_first() -> None:
+    made = selector("good", "bad")
+    chosen = play(made, {GOOD: 1.0}, 500)
+    # A twentieth of the run, in turns
+    assert set(chosen) == {GOOD, BAD, RANDOM}
+    assert max(chosen.values()) - min(chosen.values()) <= 1
+    assert not made.surveying
+
+
+def test_a_survey_of_long_episodes_ends_after_twice_its_steps() -> None:
+    made = selector("good", "bad", fewest=5)
+    play(made, {GOOD: 1.0}, 1_200, length=300)
+    assert not made.surveying
+    assert made.of(GOOD).n < 5
+
+
+def test_episodes_under_way_count_as_tries() -> None:
+    made = selector("good", "bad")
+    assert {made.select(env) for env in range(3)} == {GOOD, BAD, RANDOM}
+
+
+def test_without_sources_learning_begins_at_once() -> None:
+    made = selector()
+    chosen = play(made, {EXPLORING: 1.0}, 2_000)
+    assert not made.surveying
+    assert MIXING not in chosen
+    assert RANDOM not in chosen
+
+
+def test_trials_take_their_share_of_the_steps() -> None:
+    made = selector("good", "bad", trial_share=0.2)
+    play(made, {GOOD: 1.0, SAMPLED_ACTOR: 0.5}, 10_000)
+    assert made.trial_steps / made.steps == pytest.approx(0.2, abs=0.01)
+
+
+def test_what_may_be_best_is_tried_most() -> None:
+    made = selector("good", "bad")
+    chosen = play(made, {GOOD: 1.0, BAD: 0.2, RANDOM: 0.1, EXPLORING: 0.1, MIXING: 0.1, SAMPLED_ACTOR: 0.1}, 10_000)
+    assert chosen[GOOD] > 2 * chosen[BAD]
+
+
+def test_the_actor_leads_until_the_values_of_options_have_got_further() -> None:
+    worth = {GOOD: 0.5, SAMPLED_ACTOR: 0.3, ACTOR: 0.3, EXPLORING: 0.1, MIXING: 0.1, OPTIONS: 0.1}
+    made = selector("good")
+    chosen = play(made, worth, 10_000)
+    share = chosen[SAMPLED_ACTOR] / sum(chosen[each] for each in LEARNING)
+    assert share == pytest.approx(1.0 - made.settings.other_share, abs=0.02)
+
+    made = selector("good")
+    chosen = play(made, worth | {OPTIONS: 1.0, EXPLORING: 0.9}, 10_000)
+    share = chosen[SAMPLED_ACTOR] / sum(chosen[each] for each in LEARNING)
+    assert share < 0.3
+
+
+def test_as_long_as_nothing_was_ever_paid_the_values_of_options_explore() -> None:
+    made = selector("good")
+    chosen = play(made, {}, 10_000)
+    assert made.no_signal
+    share = chosen[SAMPLED_ACTOR] / sum(chosen[each] for each in LEARNING)
+    assert share == pytest.approx(made.settings.other_share, abs=0.02)
+
+
+def test_shares_of_learning_are_shares_of_steps() -> None:
+    made = selector("good")
+    made.surveying = False
+    known(made, GOOD, 1.0, 0.0)
+    for _ in range(2_000):
+        behaviour = made.select(0)
+        made.update(EpisodeResult(0, behaviour, 0.0, 0.0, 100 if behaviour in (EXPLORING, MIXING) else 5))
+    assert made.actor_steps / made.learning_steps == pytest.approx(1.0 - made.settings.other_share, abs=0.02)
+
+
+def test_a_source_is_disabled_where_random_actions_are_better_and_not_by_luck() -> None:
+    made = selector("good", "bad")
+    known(made, RANDOM, *[0.15, 0.25] * 10)
+    known(made, GOOD, *[0.55, 0.6] * 10)
+    known(made, BAD, 0.0, 0.0)
+    # Two failures are a coin toss
+    assert made.disabled == set()
+    known(made, BAD, *[0.0] * 30)
+    assert made.disabled == {"bad"}
+    made.surveying = False
+    chosen = {made.select(0) for _ in range(300)}
+    assert BAD not in chosen
+
+
+def test_a_coin_toss_that_failed_twice_is_not_forgotten() -> None:
+    """A source that succeeds in four of ten episodes goes on being tried, and is what the model acts by."""
+    rng = np.random.default_rng(1)
+    lost = 0
+    for seed in range(20):
+        made = CAPSSelector(["good", "bad"], Selection(), np.random.default_rng(seed))
+        made.begin(20_000)
+        for _ in range(400):
+            behaviour = made.select(0)
+            paid = float(rng.random() < 0.4) if behaviour == GOOD else 0.0
+            made.update(EpisodeResult(0, behaviour, paid, paid, 50))
+        lost += made.decide() != GOOD
+    assert lost == 0
+
+
+def test_the_model_acts_by_what_is_worth_most_with_confidence() -> None:
+    made = selector("good", "bad")
+    assert made.decide() == OPTIONS
+    known(made, GOOD, *[0.6, 0.5] * 5)
+    known(made, BAD, 0.0)
+    # One lucky episode
+    known(made, OPTIONS, 0.7)
+    assert made.decide() == GOOD
+    known(made, OPTIONS, *[0.8] * 9)
+    assert made.decide() == OPTIONS
+
+
+def test_networks_are_kept_when_a_learner_is_worth_more_than_ever() -> None:
+    made = selector("good")
+    known(made, OPTIONS, *[0.5, 0.7] * 5)
+    assert made.improved() == OPTIONS
+    made.keep(OPTIONS)
+    assert made.of(BEST[OPTIONS]).mean == pytest.approx(0.6)
+    assert made.improved() is None
+    # It gets worse, and what was kept is what to act by
+    known(made, OPTIONS, *[0.1] * 10)
+    assert made.decide() == BEST[OPTIONS]
+    known(made, ACTOR, *[0.9] * 10)
+    assert made.improved() == ACTOR
+
+
+def test_what_learns_is_judged_by_its_latest_episodes() -> None:
+    made = selector("good", latest=4)
+    known(made, OPTIONS, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0)
+    assert made.of(OPTIONS).mean == 1.0
+    known(made, GOOD, *[0.0, 1.0] * 10)
+    assert made.of(GOOD).n == 20
+
+
+def test_what_was_not_seen_for_long_is_forgotten() -> None:
+    made = selector("good", latest=4, memory=0.2)
+    known(made, OPTIONS, *[0.1] * 4)
+    known(made, GOOD, *[0.5] * 2)
+    assert made.of(OPTIONS).n > 0
+    known(made, GOOD, *[0.5] * 50)
+    assert made.of(OPTIONS).n == 0
+    assert made.of(GOOD).n == 52
+
+
+def test_other_sources_are_surveyed_and_those_that_stay_are_known() -> None:
+    made = selector("good", "bad")
+    play(made, {GOOD: 1.0}, 1_000)
+    n_before = made.of(GOOD).n
+    made.set_sources(["good", "new"])
+    assert made.surveying
+    assert made.of(GOOD).n == n_before
+    assert "bad" not in made.evidence
+    assert made.select(0) == Behaviour("new", is_source=True)
+    made.set_sources(["good"])
+    assert [each.name for each in made.sources] == ["good"]
+
+
+def test_settings_are_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="trial_share"):
+        CAPS("MlpPolicy", "CartPole-v1", selection_kwargs={"trial_share": 1.5})
+    with pytest.raises(ValueError, match="selection_kwargs must be a dict with some of"):
+        CAPS("MlpPolicy", "CartPole-v1", selection_kwargs={"trials": 0.5})
+    with pytest.raises(ValueError, match="actor"):
+        CAPS("MlpPolicy", "CartPole-v1", selection_kwargs={"actor": "no"})
