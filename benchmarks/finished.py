@@ -1,7 +1,7 @@
 """
-Which network should a finished model act by? The one that was kept, the latest one, and what the run has chosen, on
-tasks of the reuse suite: ``python -m benchmarks.finished --task grid-g key-door --seeds 20 21 22``. Tasks with trained
-sources need ``sb3-caps reproduce reuse --train`` before.
+By what should a finished model act? What the run has chosen, and every learner, by the latest networks and by those
+that were kept, on tasks of the reuse suite: ``python -m benchmarks.finished --task grid-g key-door --seeds 20 21 22``.
+Tasks with trained sources need ``sb3-caps reproduce reuse --train`` before.
 """
 
 import argparse
@@ -13,7 +13,7 @@ import torch as th
 
 from benchmarks.report import machine
 from sb3_caps import CAPS
-from sb3_caps.caps.trials import KEPT, LATEST
+from sb3_caps.caps.gate import BEST, LEARNERS
 from sb3_caps.reuse.evaluation import discounted_returns
 from sb3_caps.studies.reuse.runs import build
 from sb3_caps.studies.reuse.tasks import get_task
@@ -27,7 +27,7 @@ def measure(name: str, seed: int, trained: Path) -> dict[str, float]:
     :param name: a task of the reuse suite
     :param seed: of the run
     :param trained: the folder of trained sources
-    :return: the mean return by each network and by what was chosen, on the scale of the suite
+    :return: the mean return by what was chosen and by each learner, on the scale of the suite
     """
     task = get_task(name)
     config = {"task": name, "method": "caps", "sources": "helpful", "seed": seed}
@@ -35,8 +35,10 @@ def measure(name: str, seed: int, trained: Path) -> dict[str, float]:
     assert isinstance(model, CAPS)
     env, (low, high) = task.make_env(100, seed), task.scale
     found = {}
-    for label, acts_by in (("chosen", int(model.policy.acts_by)), ("kept", KEPT), ("latest", LATEST)):
-        model.policy.acts_by.fill_(acts_by)
+    controllers = {"what the run chose": model.gate.controller}
+    controllers |= {each.name: each for each in (*LEARNERS, *BEST.values())}
+    for label, controller in controllers.items():
+        model.gate.controller = controller
         env.seed(seed)
         found[label] = (discounted_returns(model, env, task.discount, EPISODES).mean() - low) / (high - low)
     return found
@@ -57,7 +59,7 @@ def main() -> None:
         found = [measure(name, seed, args.trained) for seed in args.seeds]
         columns = {label: [each[label] for each in found] for label in found[0]}
         rows.append([name, *(f"{np.mean(column):.3f} (lowest {min(column):.3f})" for column in columns.values())])
-    print(markdown(["task", "what the run chose", "the network that was kept", "the latest one"], rows))
+    print(markdown(["task", *columns], rows))
 
 
 if __name__ == "__main__":

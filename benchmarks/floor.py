@@ -11,11 +11,11 @@ from benchmarks.throughput import features, pixels, sources, trained
 from sb3_caps import CAPS
 
 PARTS = {
-    "_choose_actions": "acting: network, options",
-    "_store_transition": "storing",
+    "_choose": "acting: network, options",
+    "_store": "storing, and asking sources",
     "train": "gradient steps",
     "env.step": "environment",
-    "options.actions": "sources",
+    "options.actions": "sources (in storing)",
     "replay_buffer.sample": "sampling (in gradient steps)",
 }
 

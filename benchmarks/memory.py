@@ -56,8 +56,16 @@ def fill(buffer: OptionReplayBuffer, recorded: list[tuple[Any, ...]]) -> float:
     taken = []
     for observation, following, actions, rewards, dones, infos in recorded:
         begin = clock()
-        buffer.add(observation, following, actions, rewards, dones, infos)
-        buffer.add_options(actions, option_actions, option_actions)
+        buffer.add(
+            observation,
+            following,
+            actions,
+            rewards,
+            dones,
+            infos,
+            option_actions=option_actions,
+            next_option_actions=option_actions,
+        )
         taken.append(clock() - begin)
     return statistics.median(taken)
 
@@ -125,11 +133,9 @@ def defaults(recorded: list[tuple[Any, ...]]) -> Result:
     :return: what ``CAPS("CnnPolicy", env)`` takes, with its defaults, when the buffer of a million transitions is full
     """
     model = CAPS("CnnPolicy", pixels(1))
-    option_actions = np.zeros((1, model.options.n_sources), dtype=np.int64)
     for step in range(MILLION):
         observation, following, actions, rewards, dones, infos = recorded[step % len(recorded)]
         model.replay_buffer.add(observation, following, actions, rewards, dones, infos)
-        model.replay_buffer.add_options(actions, option_actions, option_actions)
     assert model.replay_buffer.full
     model.set_logger(configure(None, []))
     model.train(gradient_steps=10, batch_size=model.batch_size)

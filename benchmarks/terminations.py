@@ -16,6 +16,7 @@ import torch as th
 
 from benchmarks.report import machine
 from sb3_caps import CAPS
+from sb3_caps.caps.gate import OPTIONS
 from sb3_caps.envs.grid import GridMap, plan
 from sb3_caps.envs.grid.batched import GridTask
 from sb3_caps.reuse.evaluation import discounted_returns
@@ -97,6 +98,8 @@ def with_networks(name: str, seed: int) -> list[str]:
     config = {"task": name, "method": "caps", "sources": "helpful", "seed": seed}
     model = build(config, Path()).learn(task.steps, log_interval=10**9)
     assert isinstance(model, CAPS)
+    # Whoever the model acts by: this is about its options
+    model.gate.controller = OPTIONS
     observations, exact, reachable, reward = truth(name, model.gamma)
     values, beta = model.policy.values_and_terminations(observations)
     starts = np.ones(len(observations), dtype=bool)

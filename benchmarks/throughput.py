@@ -12,6 +12,7 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepR
 import sb3_caps.envs  # noqa: F401  registers the environments
 from benchmarks.report import Result, interleaved
 from sb3_caps import CAPS, PAPER, SourceFeatures, VecSourceFeatures
+from sb3_caps.caps.arguments import DQN_DEFAULTS
 from sb3_caps.envs.monster_kong.vec_env import MonsterKongVecEnv
 
 MakeEnv = Callable[[int], VecEnv]
@@ -80,9 +81,10 @@ def trained(algorithm: type[DQN], policy: str, env: VecEnv, warm_up: int = WARM_
     :param env: its environments
     :param warm_up: steps before learning starts
     :param arguments: others
-    :return: a model in the middle of its training, with batches of 32 and one update every 4 steps
+    :return: a model in the middle of its training, with DQN's batches of 32 and one update every 4 steps
     """
-    model = algorithm(policy, env, buffer_size=20_000, learning_starts=warm_up, batch_size=32, seed=0, **arguments)
+    arguments = {**DQN_DEFAULTS, **arguments}
+    model = algorithm(policy, env, buffer_size=20_000, learning_starts=warm_up, seed=0, **arguments)
     return model.learn(warm_up + 16 * env.num_envs)
 
 

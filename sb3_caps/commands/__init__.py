@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Run one subcommand.
 
     :param argv: the arguments, those of the process by default
-    :return: the exit code: 2 for what the user can mend, with one line that says how
+    :return: the exit code: 2 for what the user can fix, with one line that says how
     """
     argv = sys.argv[1:] if argv is None else list(argv)
     parser = argparse.ArgumentParser(prog="sb3-caps", description="Context-Aware Policy Reuse for Stable-Baselines3.")

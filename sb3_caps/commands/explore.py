@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 import gymnasium as gym
-from stable_baselines3.common.vec_env import VecEnv, VecNormalize
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize
 
 import sb3_caps.envs  # noqa: F401 registers our environments
 from sb3_caps.caps import CAPS
@@ -25,9 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", type=Path, help="a saved CAPS model, or the folder of a run")
     parser.add_argument(
         "--env",
-        required=True,
         help="the id of an environment, or an import string package.module:function of a function that makes one, "
-        "for wrappers and arguments of your own",
+        "for wrappers and arguments of your own (default: that of the run, as it was trained in)",
     )
     parser.add_argument("--episodes", type=int, default=3, help="default: 3")
     parser.add_argument("--seed", type=int, default=0, help="of the environment (default: 0)")
@@ -43,12 +42,8 @@ def run(args: argparse.Namespace) -> int:
     """
     check_at_least(1, episodes=args.episodes, max_steps=args.max_steps)
     file = model_file(args.model)
-    env, camera = camera_on(make_env(args.env, frames=not args.no_frames))
-    normalizer = None if isinstance(env, VecNormalize) else saved_normalizer(file, strict=True)
-    if normalizer is not None:
-        normalizer.set_venv(env)
-        normalizer.training = normalizer.norm_reward = False
-        env = normalizer
+    env_name, made = environment(args.env, file, frames=not args.no_frames)
+    env, camera = camera_on(made)
     model = CAPS.load(file, env=env, device="cpu")
     # SB3 may have added a wrapper: images come with channels first
     env = model.get_env() or env
@@ -57,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     except gym.error.DependencyNotInstalled as error:
         raise ImportError(f"{error}: install it, or pass --no-frames.") from error
     with atomic_write(args.output) as opened:
-        opened.write(page(recording, f"{file.stem} in {args.env}").encode())
+        opened.write(page(recording, f"{file.stem} in {env_name}").encode())
     env.close()
 
     for number, episode in enumerate(recording["episodes"], start=1):
@@ -67,7 +62,31 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def make_env(given: str, frames: bool = True) -> gym.Env | VecEnv:
+def environment(given: str | None, model: Path, frames: bool) -> tuple[str, VecEnv]:
+    """
+    :param given: the id of an environment, or an import string of a function that makes one; None for that of the run
+    :param model: the file of the model
+    :param frames: whether to draw pictures, where the environment can
+    :return: its name, and the environment as the model saw it in training, as far as that was saved
+    """
+    run = [file.parent for file in model.parent.glob("*/config.yml") if file.with_name("args.yml").is_file()]
+    if len(run) == 1 and (given is None or not IMPORT_STRING.fullmatch(given)):
+        # Only runs need rl_zoo3
+        from sb3_caps.zoo.runs import run_environment
+
+        return run_environment(run[0], given, frames)
+    if given is None:
+        raise ValueError(f"{model} is not in the folder of a run, which would say in which environment: pass --env.")
+    env = make_env(given, frames)
+    normalizer = None if isinstance(env, VecNormalize) else saved_normalizer(model, strict=True)
+    if normalizer is None:
+        return given, env
+    normalizer.set_venv(env)
+    normalizer.training = normalizer.norm_reward = False
+    return given, normalizer
+
+
+def make_env(given: str, frames: bool) -> VecEnv:
     """
     :param given: the id of an environment, or an import string of a function that makes one
     :param frames: whether to draw pictures, where the environment can
@@ -77,12 +96,12 @@ def make_env(given: str, frames: bool = True) -> gym.Env | VecEnv:
         made = import_string(given)()
         if not isinstance(made, (gym.Env, VecEnv)):
             raise ValueError(f"{given} must return an environment, not {type(made).__name__}.")
-        return made
+        return made if isinstance(made, VecEnv) else DummyVecEnv([lambda: made])
     try:
         env = gym.make(given)
-        if not frames or "rgb_array" not in (env.metadata.get("render_modes") or []):
-            return env
-        env.close()
-        return gym.make(given, render_mode="rgb_array")
+        if frames and "rgb_array" in (env.metadata.get("render_modes") or []):
+            env.close()
+            env = gym.make(given, render_mode="rgb_array")
+        return DummyVecEnv([lambda: env])
     except gym.error.Error as error:
         raise ValueError(str(error)) from error

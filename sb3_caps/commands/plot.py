@@ -94,10 +94,12 @@ def find_runs(folder: Path, evaluations: bool = False) -> list[Path]:
     :return: the folders of its runs
     """
     pattern = "evaluations.npz" if evaluations else "*monitor.csv"
-    found = sorted({path.parent for path in folder.rglob(pattern)})
-    if not found:
+    files = sorted(folder.rglob(pattern))
+    if not files:
         raise FileNotFoundError(f"There is no run with a {pattern} in {folder}.")
-    return found
+    # An optimisation or a run that has just begun has a file without an episode: two lines say what it is of
+    begun = [path for path in files if evaluations or len(path.read_text().splitlines()) != 2]
+    return sorted({path.parent for path in begun or files})
 
 
 def read_training(run_folder: Path, x: str, y: str) -> tuple[np.ndarray, np.ndarray]:
@@ -138,7 +140,7 @@ def read_monitor(file: Path) -> list[dict[str, float]]:
             values = {key: _number(value) for key, value in zip(header, line, strict=True)}
             episodes.append({**values, "t": values["t"] + start})
         except (ValueError, KeyError) as error:
-            raise ValueError(f"{file}, line {number}, is no episode: remove it, or move the file away.") from error
+            raise ValueError(f"{file}, line {number}, is not an episode: remove it, or move the file away.") from error
     return episodes
 
 

@@ -114,13 +114,13 @@ function drawMap() {
   const svg = node(host, "svg", { viewBox: `0 0 ${columns * size} ${rows * size}` });
   const turns = [270, 90, 180, 0];
   const caption = at("map").lastElementChild;
-  const general = "A cell's colour: a source that does what the best option does there; of several, the one that does so in most cells. Gray: only the single action does.";
+  const general = "A cell's colour: a source that does what the model does there; of several, the one that does so in most cells. Gray: only the single action does.";
   caption.textContent = general;
   for (let cell = 0; cell < rows * columns; cell++) {
     const row = Math.floor(cell / columns), column = cell % columns;
     const box = { x: column * size, y: row * size, width: size, height: size };
     if (map.walls[row][column]) { node(svg, "rect", { ...box, fill: "#3a4052" }); continue; }
-    const best = map.best[cell], action = map.actions[cell][best], option = data.options[map.simplest[cell]];
+    const action = map.taken[cell], option = data.options[map.simplest[cell]];
     const group = node(svg, "g", { "data-cell": cell });
     node(group, "rect", { ...box, fill: "white" });
     if (cell === map.goal) {
@@ -131,7 +131,7 @@ function drawMap() {
     node(group, "path", { d: "M-6 0H5M1 -4L5 0L1 4", fill: "none", stroke: "#2b2f3a", "stroke-width": 1.4,
       transform: `translate(${box.x + size / 2} ${box.y + size / 2}) rotate(${turns[action]})` });
     const same = data.options.filter((_, o) => map.actions[cell][o] === action).map((each) => each.name);
-    group.onpointerenter = () => { caption.textContent = `Best here: ${data.options[best].name}. The same action: ${same.join(", ")}.`; };
+    group.onpointerenter = () => { caption.textContent = `Highest value: ${data.options[map.best[cell]].name}. What is done here, by: ${same.join(", ")}.`; };
     group.onpointerleave = () => { caption.textContent = general; };
   }
   for (let line = 0; line < 2; line++) node(svg, "polyline", { class: "way", "pointer-events": "none" });

@@ -7,6 +7,7 @@ import numpy as np
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecEnvWrapper
 
 from sb3_caps.caps import CAPS
+from sb3_caps.caps.gate import BEST, OPTIONS
 from sb3_caps.colours import option_colour
 from sb3_caps.envs.grid import GridMap
 from sb3_caps.explorer.pictures import Pictures
@@ -105,12 +106,14 @@ def record(model: CAPS, env: VecEnv, camera: Camera, episodes: int, seed: int, m
 
 def _ending(model: CAPS, labels: list[str]) -> str:
     """Why an option ends, or goes on, in these episodes."""
-    acts_by = int(model.policy.acts_by)
-    if acts_by >= 0:
+    controller = model.gate.controller
+    if controller.is_source:
         return (
-            f"Here {labels[acts_by]} acts alone and never ends: the learner is not known to be better. "
-            "Values and β are the learner's."
+            f"Here {labels[model.options.names.index(controller.name)]} acts alone and never ends: the learner is not "
+            "known to be better. Values and β are the learner's."
         )
+    if controller not in (OPTIONS, BEST[OPTIONS]):
+        return f"Here the {controller.name} chooses an option in every step, whatever values and β say."
     if model.policy.execution.mode == "call-and-return":
         return "Here an option ends from 0.5 on."
     margin = f" by {model.policy.margin:g}" if model.policy.margin else ""
@@ -156,7 +159,8 @@ def _map(model: CAPS, camera: Camera) -> dict[str, Any] | None:
         "walls": grid_map.walls.astype(int).tolist(),
         "goal": camera.get_wrapper_attr("goal"),
         "best": best.tolist(),
-        "simplest": simplest_options(table.values, table.actions, model.options.n_sources).tolist(),
+        "taken": table.taken.tolist(),
+        "simplest": simplest_options(table.taken, table.actions, model.options.n_sources).tolist(),
         "actions": table.actions.tolist(),
     }
 

@@ -1,6 +1,7 @@
 """The demo: a new task on the grid, learned by CAPS from four source policies, and by SB3's DQN beside it."""
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,8 @@ def run(args: argparse.Namespace) -> int:
         args.output / "caps_model.zip",
     ]
     print("\nWritten:", *(f"  {file}" for file in files), sep="\n")
-    print(f"\nLook at the runs:  .venv/bin/tensorboard --logdir {args.output / 'tensorboard'}")
+    # Whether or not the environment of this Python is activated
+    print(f"\nLook at the runs:  {sys.executable} -m tensorboard.main --logdir {args.output / 'tensorboard'}")
     return 0
 
 
@@ -136,14 +138,13 @@ def _draw_curves(curves: dict[str, LearningCurve], optimum: float, goal: str, pa
 
 def _draw_maps(model: CAPS, grid_map: GridMap, goal: int, goal_name: str, folder: Path) -> list[Path]:
     """What the model does in each cell and a source that does the same, and where it would end each source."""
-    values, beta, actions = option_table(model, np.arange(grid_map.n_cells))
+    _, beta, actions, taken = option_table(model, np.arange(grid_map.n_cells))
     n_sources = model.options.n_sources
-    options = simplest_options(values, actions, n_sources)
+    options = simplest_options(taken, actions, n_sources)
 
     # READMEs show these two side by side
     figure, axes = new_figure(5.4, 5.6)
     title = f"What CAPS does in each cell to reach {goal_name},\nand a source that does the same"
-    taken = actions[np.arange(len(actions)), options]
     draw_options(axes[0, 0], grid_map, options, taken, model.options.names, n_sources, goal, title, goal_name)
     files = [save(figure, folder / "options.png")]
 

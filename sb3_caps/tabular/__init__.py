@@ -1,6 +1,6 @@
 """The paper's Algorithms 1 and 2 and every method that it compares with, on tables and batched over runs."""
 
-from sb3_caps.tabular.base import Greedy, Learner
+from sb3_caps.tabular.base import Greedy, Learner, Steps
 from sb3_caps.tabular.caps import CAPSConfig, TabularCAPS
 from sb3_caps.tabular.ops_tl import OPSTL, OPSTLConfig
 from sb3_caps.tabular.option_critic import OptionCritic, OptionCriticConfig
@@ -21,5 +21,6 @@ __all__ = [
     "PRQLConfig",
     "QConfig",
     "QLearning",
+    "Steps",
     "TabularCAPS",
 ]

@@ -32,6 +32,28 @@ class Greedy(NamedTuple):
         return np.take_along_axis(self.actions, self.options[..., None], axis=2)[..., 0]
 
 
+class Steps(NamedTuple):
+    """
+    One step of each run.
+
+    :param runs: the runs
+    :param states: the state that each was in
+    :param actions: the action that it took
+    :param rewards: the reward that it got
+    :param next_states: the state that it is in now
+    :param terminated: whether that state is terminal; a truncated episode is not
+    :param draws: uniform draws, the same as for ``act``
+    """
+
+    runs: np.ndarray
+    states: np.ndarray
+    actions: np.ndarray
+    rewards: np.ndarray
+    next_states: np.ndarray
+    terminated: np.ndarray
+    draws: np.ndarray
+
+
 class Learner(ABC):
     """
     A batch of independent runs of one algorithm. Every method is called with the runs that are still going on, and
@@ -77,26 +99,11 @@ class Learner(ABC):
         """
 
     @abstractmethod
-    def learn(
-        self,
-        runs: np.ndarray,
-        states: np.ndarray,
-        actions: np.ndarray,
-        rewards: np.ndarray,
-        next_states: np.ndarray,
-        terminated: np.ndarray,
-        draws: np.ndarray,
-    ) -> None:
+    def learn(self, steps: Steps) -> None:
         """
         Learn from one step of each run.
 
-        :param runs: the runs
-        :param states: the state that each was in
-        :param actions: the action that it took
-        :param rewards: the reward that it got
-        :param next_states: the state that it is in now
-        :param terminated: whether that state is terminal; a truncated episode is not
-        :param draws: uniform draws, the same as for ``act``
+        :param steps: what was done, and what came of it
         """
 
     def end(self, runs: np.ndarray, returns: np.ndarray) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from sb3_caps.tabular.base import GAMMA, N_ACTIONS, Greedy, Learner, column, epsilon_greedy, hyperbolic
+from sb3_caps.tabular.base import GAMMA, N_ACTIONS, Greedy, Learner, Steps, column, epsilon_greedy, hyperbolic
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,16 +105,8 @@ class TabularCAPS(Learner):
     def act(self, runs: np.ndarray, states: np.ndarray, draws: np.ndarray) -> np.ndarray:
         return self.actions[self.rows(runs, states), self.option[runs]]
 
-    def learn(
-        self,
-        runs: np.ndarray,
-        states: np.ndarray,
-        actions: np.ndarray,
-        rewards: np.ndarray,
-        next_states: np.ndarray,
-        terminated: np.ndarray,
-        draws: np.ndarray,
-    ) -> None:
+    def learn(self, steps: Steps) -> None:
+        runs, states, actions, rewards, next_states, terminated, draws = steps
         rows, next_rows = self.rows(runs, states), self.rows(runs, next_states)
         self._update_values(runs, rows, actions, rewards, next_rows, terminated)
         going_on = np.flatnonzero(~terminated)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sb3_caps.tabular.base import GAMMA, N_ACTIONS, Greedy, Learner, column, hyperbolic
+from sb3_caps.tabular.base import GAMMA, N_ACTIONS, Greedy, Learner, Steps, column, hyperbolic
 from sb3_caps.tabular.caps import sigmoid
 
 
@@ -85,16 +85,8 @@ class OptionCritic(Learner):
         probabilities[explore] = 1.0 / N_ACTIONS
         return sample(probabilities, draws[:, 0])
 
-    def learn(
-        self,
-        runs: np.ndarray,
-        states: np.ndarray,
-        actions: np.ndarray,
-        rewards: np.ndarray,
-        next_states: np.ndarray,
-        terminated: np.ndarray,
-        draws: np.ndarray,
-    ) -> None:
+    def learn(self, steps: Steps) -> None:
+        runs, states, actions, rewards, next_states, terminated, draws = steps
         rows, next_rows, option = self.rows(runs, states), self.rows(runs, next_states), self.option[runs]
         next_values = self.values[next_rows]
         stay = next_values[np.arange(len(runs)), option]

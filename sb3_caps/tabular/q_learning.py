@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sb3_caps.tabular.base import GAMMA, N_ACTIONS, Greedy, Learner, column, epsilon_greedy, hyperbolic
+from sb3_caps.tabular.base import GAMMA, N_ACTIONS, Greedy, Learner, Steps, column, epsilon_greedy, hyperbolic
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,16 +51,8 @@ class QLearning(Learner):
         values = self.values[self.rows(runs, states)]
         return epsilon_greedy(values, epsilon, draws[:, 0], draws[:, 1], self.random_ties[runs])
 
-    def learn(
-        self,
-        runs: np.ndarray,
-        states: np.ndarray,
-        actions: np.ndarray,
-        rewards: np.ndarray,
-        next_states: np.ndarray,
-        terminated: np.ndarray,
-        draws: np.ndarray,
-    ) -> None:
+    def learn(self, steps: Steps) -> None:
+        runs, states, actions, rewards, next_states, terminated, _ = steps
         rows = self.rows(runs, states)
         best = self.values[self.rows(runs, next_states)].max(axis=1)
         targets = rewards + self.gamma[runs] * ~terminated * best

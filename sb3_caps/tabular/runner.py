@@ -6,7 +6,7 @@ import numpy as np
 
 from sb3_caps.envs.grid.batched import BatchedGrid, GridTask
 from sb3_caps.envs.grid.dynamics import NOISE
-from sb3_caps.tabular.base import GAMMA, Learner
+from sb3_caps.tabular.base import GAMMA, Learner, Steps
 from sb3_caps.tabular.compiled import compiled, world
 from sb3_caps.tabular.streams import Streams
 
@@ -114,7 +114,7 @@ class Experiment:
         states = self.grid.cells
         actions = self.learner.act(self.runs, states, own)
         cells, reached, truncated = self.grid.step(actions, draws[:, _NOISE])
-        self.learner.learn(self.runs, states, actions, reached * self.rewards[self.runs], cells, reached, own)
+        self.learner.learn(Steps(self.runs, states, actions, reached * self.rewards[self.runs], cells, reached, own))
         ended = np.flatnonzero(reached | truncated)
         if len(ended):
             self._end_episodes(ended, reached[ended], draws[ended])

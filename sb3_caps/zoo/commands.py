@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from stable_baselines3.common.base_class import BaseAlgorithm
-from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_caps.extras import require
 from sb3_caps.zoo import ALGORITHMS, register
 from sb3_caps.zoo.manager import PolicyReuseManager
+from sb3_caps.zoo.runs import create_test_env, latest_run_id
 
 zoo_train = require("rl_zoo3.train", "zoo")
 zoo_utils = require("rl_zoo3.utils", "zoo")
@@ -29,7 +29,7 @@ Source policies are part of them; -params gives others:
 
 
 class _StoreDict(zoo_utils.StoreDict):  # type: ignore[name-defined]
-    """rl_zoo3's ``key:value`` arguments, refused in one line when a value is no Python."""
+    """rl_zoo3's ``key:value`` arguments, refused in one line when a value is not Python."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
@@ -100,7 +100,12 @@ def train(argv: Sequence[str], name: str = "train") -> int:
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--variant")
+    parser.add_argument("-n", "--n-timesteps", type=int)
     args, others = parser.parse_known_args(argv)
+    if args.n_timesteps is not None:
+        if args.n_timesteps < 1:
+            raise ValueError(f"-n must be at least 1, not {args.n_timesteps}: leave it out for those of the config.")
+        others += ["-n", str(args.n_timesteps)]
     if "--track" in others:
         require("wandb", "track")
     register()
@@ -133,17 +138,11 @@ def enjoy(argv: Sequence[str]) -> int:
     :return: the exit code
     """
     zoo_enjoy = require("rl_zoo3.enjoy", "zoo")
-    with replaced(zoo_enjoy, ALGOS=_loadable(), StoreDict=_StoreDict):
+    with (
+        replaced(zoo_enjoy, ALGOS=_loadable(), StoreDict=_StoreDict),
+        replaced(zoo_utils, get_latest_run_id=latest_run_id),
+    ):
         return run_zoo(zoo_enjoy.enjoy, "enjoy", ["--algo", "caps", "--folder", "logs", *argv])
-
-
-def _create_test_env(*args: Any, hyperparams: dict[str, Any], env_kwargs: dict[str, Any], **others: Any) -> VecEnv:
-    """rl_zoo3's, with the arguments of the environment that are in the config: its recording forgets them."""
-    env_kwargs = {**hyperparams.pop("env_kwargs", {}), **env_kwargs}
-    return _ZOO_CREATE_TEST_ENV(*args, hyperparams=hyperparams, env_kwargs=env_kwargs, **others)
-
-
-_ZOO_CREATE_TEST_ENV = zoo_utils.create_test_env
 
 
 def record_video(argv: Sequence[str]) -> int:
@@ -157,5 +156,6 @@ def record_video(argv: Sequence[str]) -> int:
     # A script without a function to call
     script = require("rl_zoo3.record_video", "zoo").__file__
     command = functools.partial(runpy.run_path, script, run_name="__main__")
-    with replaced(zoo_utils, ALGOS=_loadable(), StoreDict=_StoreDict, create_test_env=_create_test_env):
+    ours = {"StoreDict": _StoreDict, "create_test_env": create_test_env, "get_latest_run_id": latest_run_id}
+    with replaced(zoo_utils, ALGOS=_loadable(), **ours):
         return run_zoo(command, "record_video", ["--algo", "caps", "--folder", "logs", *argv])

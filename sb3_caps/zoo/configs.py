@@ -8,6 +8,7 @@ from typing import Any
 from sb3_caps.extras import import_string, require
 from sb3_caps.settings import config_file, entries, settings
 from sb3_caps.sources import SourcePolicy, as_source
+from sb3_caps.zoo.runs import latest_model
 
 zoo_utils = require("rl_zoo3.utils", "zoo")
 
@@ -42,7 +43,7 @@ def find_source(source: str, log_folder: str, folders: Sequence[Path] = ()) -> s
     """
     algo, _, env_id = source.partition(":")
     if env_id and algo in zoo_utils.ALGOS:
-        return str(_latest_model(algo, env_id, log_folder))
+        return str(latest_model(algo, env_id, log_folder))
     if env_id and not source.endswith(".zip"):
         return source
     starts = list(dict.fromkeys([Path.cwd(), *(folder.resolve() for folder in folders)]))
@@ -53,21 +54,6 @@ def find_source(source: str, log_folder: str, folders: Sequence[Path] = ()) -> s
     name = Path(source).name
     trains = f" `sb3-caps sources --train {name}` trains it." if name in settings("reuse", "sources") else ""
     raise FileNotFoundError(f"There is no source policy {source} in {' or '.join(map(str, starts))}.{trains}")
-
-
-def _latest_model(algo: str, env_id: str, log_folder: str) -> Path:
-    """The best model of the latest run that has one, the last one where none was evaluated."""
-    env_name = str(zoo_utils.EnvironmentName(env_id))
-    runs = [run for run in Path(log_folder, algo).glob(f"{env_name}_*") if run.name[len(env_name) + 1 :].isdigit()]
-    # An optimisation or a run that failed leaves a folder without a model
-    for run in sorted(runs, key=lambda run: int(run.name[len(env_name) + 1 :]), reverse=True):
-        for model in (run / "best_model.zip", run / f"{env_name}.zip"):
-            if model.is_file():
-                return model
-    raise FileNotFoundError(
-        f"There is no trained {algo} for {env_id} in {log_folder}: "
-        f"sb3-caps train --algo {algo} --env {env_id} -f {log_folder} makes one."
-    )
 
 
 def make_source(entry: Any, log_folder: str, folders: Sequence[Path] = ()) -> SourcePolicy:

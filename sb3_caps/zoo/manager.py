@@ -1,6 +1,7 @@
 """rl_zoo3's experiment manager, with what our algorithms need besides."""
 
 import argparse
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,7 @@ class PolicyReuseManager(exp_manager.ExperimentManager):  # type: ignore[name-de
         self.feature_settings: FeatureSettings | None = None
         self.feature_models: list[Any] = []
         self.source_folders = [Path(self.config).parent] if Path(self.config).is_file() else []
+        self._is_new_folder = False
 
     def read_hyperparameters(self) -> tuple[dict[str, Any], dict[str, Any]]:
         hyperparams, saved_hyperparams = self._read_variant()
@@ -68,6 +70,10 @@ class PolicyReuseManager(exp_manager.ExperimentManager):  # type: ignore[name-de
         if self.continue_training and "source_policies" not in (self.custom_hyperparams or {}):
             # The saved model brings its own
             hyperparams.pop("source_policies", None)
+        if self._leaves_sources_out(hyperparams):
+            print(f"{self.algo} takes no source policies: those of the config are left out.")
+            for config in (hyperparams, saved_hyperparams):
+                config.pop("source_policies", None)
         given = hyperparams.get("source_policies")
         if isinstance(given, (list, tuple)):
             saved_hyperparams["source_policies"] = [self._found(entry) for entry in given]
@@ -79,6 +85,14 @@ class PolicyReuseManager(exp_manager.ExperimentManager):  # type: ignore[name-de
         if "callback" in hyperparams:
             hyperparams["callback"] = _with_functions(hyperparams["callback"])
         return hyperparams, saved_hyperparams
+
+    def _leaves_sources_out(self, hyperparams: dict[str, Any]) -> bool:
+        """Whether the config is one for several algorithms: sources that a user names are meant for this one."""
+        return (
+            "source_policies" in hyperparams
+            and "source_policies" not in (self.custom_hyperparams or {})
+            and "source_policies" not in constructor_arguments(zoo_utils.ALGOS[self.algo])
+        )
 
     def _read_features(self, hyperparams: dict[str, Any], saved_hyperparams: dict[str, Any]) -> None:
         self.feature_settings = settings = FeatureSettings(saved_hyperparams["source_features"])
@@ -92,6 +106,7 @@ class PolicyReuseManager(exp_manager.ExperimentManager):  # type: ignore[name-de
         saved_hyperparams["vec_env_wrapper"] = with_features(hyperparams.get("vec_env_wrapper"), file)
 
     def create_log_folder(self) -> None:
+        self._is_new_folder = not Path(self.save_path).exists()
         super().create_log_folder()
         settings = self.feature_settings
         if settings is not None:
@@ -184,7 +199,13 @@ class PolicyReuseManager(exp_manager.ExperimentManager):  # type: ignore[name-de
         return [by_name[source.name] for source in sources]
 
     def setup_experiment(self) -> tuple[BaseAlgorithm, dict[str, Any]] | None:
-        results = super().setup_experiment()
+        try:
+            results = super().setup_experiment()
+        except BaseException:
+            # rl_zoo3 makes the folder before the algorithm has seen its arguments
+            if self._is_new_folder:
+                shutil.rmtree(self.save_path, ignore_errors=True)
+            raise
         if results is not None and self.exploration_schedule is not None:
             results[0].exploration_schedule = self.exploration_schedule
         return results
@@ -221,7 +242,7 @@ def _open_database(url: str) -> None:
             optuna.storages.RDBStorage(url)
             return
         except sqlalchemy.exc.ArgumentError as error:
-            raise ValueError(f"{url} is no address of a database: {error}") from error
+            raise ValueError(f"{url} is not the address of a database: {error}") from error
         except sqlalchemy.exc.SQLAlchemyError as error:
             if attempt == DATABASE_ATTEMPTS:
                 raise ValueError(f"The storage {url} cannot be opened: {str(error).splitlines()[0]}") from error

@@ -59,17 +59,34 @@ def _need(argv: Sequence[str], name: str, *options: str) -> None:
         raise ValueError(f"rl_zoo3's {name} needs {' or '.join(options)}: see sb3-caps {name} --help.")
 
 
+def _check_runs(argv: Sequence[str]) -> None:
+    """Refuse to draw environments that have no run: rl_zoo3 draws empty axes."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("-a", "--algo", "--algos", dest="algos", nargs="+")
+    parser.add_argument("-f", "--exp-folder", "--exp-folders", dest="folders", nargs="+")
+    parser.add_argument("-e", "--env", nargs="+", default=[])
+    args, _ = parser.parse_known_args(argv)
+    runs = {run.name for folder in args.folders for algo in args.algos for run in Path(folder, algo.lower()).glob("*")}
+    for env in args.env:
+        if not any(env in run for run in runs):
+            algos, folders = ", ".join(args.algos), ", ".join(args.folders)
+            raise FileNotFoundError(f"There is no run of {algos} on {env} in {folders}.")
+
+
 def _plot(name: str, argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--save-figures", type=Path)
     args, others = parser.parse_known_args(argv)
     plots = _import_plots()
     pyplot = require("matplotlib.pyplot", "plots")
+    others = with_folder_names(others)
+    if name != "plot_from_file":
+        _check_runs(others)
     if args.save_figures is None:
-        return run_zoo(getattr(plots, name), name, with_folder_names(others), HELP)
+        return run_zoo(getattr(plots, name), name, others, HELP)
     pyplot.switch_backend("Agg")
     with replaced(pyplot, show=lambda: None):
-        code = run_zoo(getattr(plots, name), name, with_folder_names(others), HELP)
+        code = run_zoo(getattr(plots, name), name, others, HELP)
     save_figures(pyplot, args.save_figures)
     return code
 

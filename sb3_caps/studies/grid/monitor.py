@@ -20,14 +20,13 @@ def option_maps(model: Any, episode: Episode) -> dict[str, Any]:
     env = model.get_env()
     grid_map, goal = env.get_attr("map")[0], env.get_attr("goal")[0]
     cells = np.arange(grid_map.n_cells)
-    values, terminations, actions = option_table(model, cells)
+    _, terminations, actions, taken = option_table(model, cells)
     options = model.options
-    chosen = simplest_options(values, actions, options.n_sources)
+    chosen = simplest_options(taken, actions, options.n_sources)
 
     figure, axes = new_figure(*CARD)
-    drawn = actions[cells, chosen]
     draw_options(
-        axes.flat[0], grid_map, chosen, drawn, options.names, options.n_sources, goal, goal_name="", legend_beside=True
+        axes.flat[0], grid_map, chosen, taken, options.names, options.n_sources, goal, goal_name="", legend_beside=True
     )
     figures = {"chosen_options": figure}
     if options.n_sources:

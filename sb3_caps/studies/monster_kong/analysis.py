@@ -6,13 +6,11 @@ the way to the goal options that are drawn at random see is counted.
 """
 
 import argparse
-import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
-from sb3_caps.caps.exploration import draw
 from sb3_caps.envs.monster_kong.env import HORIZON
 from sb3_caps.envs.monster_kong.level import GOALS
 from sb3_caps.envs.monster_kong.physics import ACTIONS
@@ -27,8 +25,6 @@ TERMINATIONS = (0.06, 0.12, 0.25, 0.5, 1.0)
 NOISES = (0.0, 0.005, 0.01, 0.02)
 MARGINS = (0.0, 0.01, 0.03)
 HORIZONS = (HORIZON, 200, 100, 50)
-WEIGHTS = (1.0, 1 / 3)
-NOVELTIES = (0.0, 3.0)
 N_GAMES = 64
 
 
@@ -188,34 +184,23 @@ def coverage_table(setting: str | Path, goals: list[str], steps: int, seeds: lis
     :return: the lines of a table: mean share of the optimum that the transitions seen allow, and the lowest
     """
     yield f"The share of the optimum that {steps:,} steps of random options, β = 0.12, allow (lowest of {len(seeds)}):"
-    yield f"| horizon | weight of sources | novelty | {' | '.join(goals)} |"
-    yield "| --- " * (3 + len(goals)) + "|"
-    for horizon, weight, novelty in itertools.product(HORIZONS, WEIGHTS, NOVELTIES):
-        shares = [[coverage(setting, goal, horizon, weight, steps, seed, novelty) for seed in seeds] for goal in goals]
+    yield f"| horizon | {' | '.join(goals)} |"
+    yield "| --- " * (1 + len(goals)) + "|"
+    for horizon in HORIZONS:
+        shares = [[coverage(setting, goal, horizon, steps, seed) for seed in seeds] for goal in goals]
         cells = " | ".join(f"{np.mean(found):.0%} ({min(found):.0%})" for found in shares)
-        yield f"| {horizon} | {weight:.2f} | {novelty:.0f} | {cells} |"
+        yield f"| {horizon} | {cells} |"
 
 
-def coverage(
-    setting: str | Path,
-    goal: str,
-    horizon: int,
-    weight: float,
-    steps: int,
-    seed: int,
-    novelty: float = 0.0,
-    beta: float = 0.12,
-) -> float:
+def coverage(setting: str | Path, goal: str, horizon: int, steps: int, seed: int, beta: float = 0.12) -> float:
     """
     Draw options at random, then plan with the transitions that were seen.
 
     :param setting: the map
     :param goal: of the target task
     :param horizon: after how many steps an episode is truncated
-    :param weight: of sources beside primitives
     :param steps: environment steps
     :param seed: of the draws
-    :param novelty: the weight of an option whose action was taken n times in a state is divided by (1 + n) to this
     :param beta: the probability that an option ends
     :return: the share of the optimum that they allow
     """
@@ -223,22 +208,19 @@ def coverage(
     table, generator = solution.table, np.random.default_rng(seed)
     reached = table.reached(goal)
     ended = reached | table.spiked
-    weights = np.repeat([weight, 1.0], [actions.shape[1] - len(ACTIONS), len(ACTIONS)])
-    taken = np.zeros(table.successors.shape)
+    seen = np.zeros(table.successors.shape, dtype=bool)
     states = np.zeros(N_GAMES, dtype=np.int64)
     options, ages, over = np.zeros(N_GAMES, dtype=np.int64), np.zeros(N_GAMES, dtype=np.int64), np.ones(N_GAMES, bool)
     for _ in range(steps // N_GAMES):
         states = np.where(over, generator.choice(solution.starts, N_GAMES), states)
         ages = np.where(over, 0, ages) + 1
-        visits = taken[states[:, None], actions[states]]
-        drawn = draw(weights / (1 + visits) ** novelty, generator.random(N_GAMES))
+        drawn = generator.integers(actions.shape[1], size=N_GAMES)
         options = np.where(over | (generator.random(N_GAMES) < beta), drawn, options)
         chosen = actions[states, options]
-        np.add.at(taken, (states, chosen), 1)
+        seen[states, chosen] = True
         states = table.successors[states, chosen].astype(np.int64)
         over = ended[states] | (ages >= horizon)
 
-    seen = taken > 0
     rewards = (seen & reached[table.successors]).astype(np.float64)
     discounts = 0.99 * (seen & ~ended[table.successors])
     values, change = np.zeros(len(table)), np.inf

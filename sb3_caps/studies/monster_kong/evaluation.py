@@ -9,6 +9,8 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_caps.caps import CAPS
+from sb3_caps.caps.exploration import draw
+from sb3_caps.caps.gate import BEST, OPTIONS, SAMPLED_ACTOR
 from sb3_caps.envs.monster_kong.env import HORIZON
 from sb3_caps.envs.monster_kong.observations import FeatureObserver, observer
 from sb3_caps.envs.monster_kong.planner import plan
@@ -64,7 +66,8 @@ class ExactEvaluation:
         :param model: a DQN, or a CAPS that executes its options as its policy says
         :return: an episode from each start, in the order of ``plan.starts``
         """
-        return self.follow(*self._tables(model))
+        # What an actor draws is drawn alike in each evaluation
+        return self.follow(*self._tables(model), np.random.default_rng(0))
 
     def with_drawn_terminations(self, model: CAPS, seed: int) -> Outcome:
         """
@@ -72,26 +75,34 @@ class ExactEvaluation:
         :param seed: of the draws
         :return: an episode from each start
         """
-        values, beta = model.policy.values_and_terminations(self.observations)
+        actions = self.actions_of(model)
+        values, beta = model.policy.values_and_terminations(self.observations, actions)
         greedy = OptionExecution("call-and-return", model.policy.execution.margins).greedy_options(values)
-        return self.follow(greedy, beta, self.actions_of(model), np.random.default_rng(seed))
+        return self.follow(greedy, beta, actions, np.random.default_rng(seed))
 
     def follow(
         self, greedy: np.ndarray, ends: np.ndarray, actions: np.ndarray, generator: np.random.Generator | None = None
     ) -> Outcome:
         """
-        :param greedy: for each state, the option that is chosen there
+        :param greedy: for each state, the option that is chosen there, or how likely each of them is
         :param ends: for each state and option, whether the option ends there; with what probability, where it is drawn
         :param actions: for each state and option, the action it takes
-        :param generator: draws whether options end, None where it is known
+        :param generator: draws options and whether they end, None where both are known
         :return: an episode from each start
         """
+
+        def choose(states: np.ndarray) -> np.ndarray:
+            if greedy.ndim == 1:
+                return greedy[states]
+            assert generator is not None
+            return draw(greedy[states], generator.random(len(states)))
+
         table = self.plan.table
         reached = table.reached(self.plan.goal)
         ended = reached | table.spiked
         states, running = self.plan.starts.astype(np.int64), np.arange(len(self.plan.starts))
         lengths, won = np.full(len(states), self.horizon), np.zeros(len(states), dtype=bool)
-        active = greedy[states]
+        active = choose(states)
         for step in range(1, self.horizon + 1):
             states = table.successors[states, actions[states, active]]
             done = ended[states]
@@ -103,19 +114,24 @@ class ExactEvaluation:
             over = ends[states]
             if generator is not None:
                 over = generator.random((len(states), 1)) < over
-            active = OptionExecution.next_options(active, False, over, greedy[states])
+            active = OptionExecution.next_options(active, False, over, choose(states))
         return Outcome(np.where(won, self.gamma ** (lengths - 1.0), 0.0), lengths)
 
     def _tables(self, model: BaseAlgorithm) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """For all states: the greedy option, and of each option whether it ends there and the action it takes."""
+        """As ``follow`` takes them: what is chosen in all states, where options end, and the actions that they take."""
         if isinstance(model, CAPS):
-            values, beta = model.policy.values_and_terminations(self.observations)
-            execution, acts_by = model.policy.execution, int(model.policy.acts_by)
-            greedy, ends = execution.greedy_options(values), execution.ends(values, beta)
-            if acts_by >= 0:
-                # As `predict` does: by this source alone
-                greedy, ends = np.full_like(greedy, acts_by), np.zeros_like(ends)
-            return greedy, ends, self.actions_of(model)
+            controller, actions = model.gate.controller, self.actions_of(model)
+            if controller in (OPTIONS, BEST[OPTIONS]):
+                values, beta = model.policy.values_and_terminations(self.observations, actions)
+                execution = model.policy.execution
+                return execution.greedy_options(values), execution.ends(values, beta), actions
+            if controller in (SAMPLED_ACTOR, BEST[SAMPLED_ACTOR]):
+                acting = model.policy.acting(best=controller == BEST[SAMPLED_ACTOR])
+                chosen = acting.option_probabilities(self.observations)
+            else:
+                # A source, or the likeliest option of the actor: as at the start of an episode
+                _, (chosen, *_) = model.predict(self.observations, deterministic=True)
+            return chosen, np.ones(actions.shape, dtype=bool), actions
         with th.no_grad():
             values = model.policy.q_net(model.policy.obs_to_tensor(self.observations)[0]).cpu().numpy()  # type: ignore[operator]
         actions = np.broadcast_to(np.arange(values.shape[1]), values.shape)

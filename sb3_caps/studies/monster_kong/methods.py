@@ -105,20 +105,12 @@ PIXEL_METHODS: dict[str, Method] = {
 }
 
 
-def recommended_arguments() -> list[str]:
-    """:return: the names of what is recommended for CAPS here and is no argument of DQN, in their groups"""
-    ours = algorithm_arguments(PRESETS["recommended"].entry("caps", "features"), 1)
-    groups = {"termination_kwargs": ("target",), "exploration_kwargs": (*ours["exploration_kwargs"],)}
-    grouped = [f"{group}.{name}" for group, names in groups.items() for name in names if name != "durations"]
-    return ["sequence_length", *grouped]
-
-
 # One thing less each time, from what is recommended
 ABLATIONS: dict[str, Method] = {
     f"caps-without-{name.rpartition('.')[2].replace('_', '-')}": Method(
         "caps", f"CAPS without {name.rpartition('.')[2]}", without=(name,)
     )
-    for name in recommended_arguments()
+    for name in ("sequence_length", "termination_kwargs.target")
 }
 # Settings of baselines to choose from, on the map of tuning
 TRIALS: dict[str, Method] = {

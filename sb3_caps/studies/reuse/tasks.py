@@ -113,5 +113,5 @@ def get_task(name: str) -> Task:
         raise ValueError(f"There is no task {name!r}: the tasks are {', '.join(TASKS)}, or package.module:TASK.")
     found = getattr(importlib.import_module(module), attribute)
     if not isinstance(found, Task):
-        raise ValueError(f"{name!r} is no Task but {found!r}.")
+        raise ValueError(f"{name!r} is not a Task but {found!r}.")
     return found

@@ -28,7 +28,7 @@ def trainings() -> dict[str, dict[str, Any]]:
 def arguments(entry: dict[str, Any], *without: str) -> dict[str, Any]:
     """
     :param entry: of ``zoo_configs/reuse.yml``
-    :param without: what is no argument of an algorithm
+    :param without: what is not an argument of an algorithm
     :return: its arguments; ``{start, end, end_fraction}`` is a ``LinearSchedule``
     """
     return {

@@ -9,16 +9,18 @@ from sb3_caps.caps import CAPS
 
 class OptionTable(NamedTuple):
     """
-    Each of shape (states, options).
+    Each of shape (states, options) but ``taken``.
 
     :param values: Q_O
     :param terminations: β
     :param actions: what each option does at the start of an episode
+    :param taken: what the model does there, of shape (states,)
     """
 
     values: np.ndarray
     terminations: np.ndarray
     actions: np.ndarray
+    taken: np.ndarray
 
 
 def option_table(model: CAPS, observations: Any) -> OptionTable:
@@ -30,22 +32,22 @@ def option_table(model: CAPS, observations: Any) -> OptionTable:
     values, terminations = model.policy.values_and_terminations(observations)
     starts = np.ones(len(observations), dtype=bool)
     actions, _ = model.options.actions(observations, model.options.initial_states(), starts)
-    return OptionTable(values, terminations, actions)
+    taken, _ = model.predict(observations, deterministic=True)
+    return OptionTable(values, terminations, actions, taken)
 
 
-def simplest_options(values: np.ndarray, actions: np.ndarray, n_sources: int) -> np.ndarray:
+def simplest_options(taken: np.ndarray, actions: np.ndarray, n_sources: int) -> np.ndarray:
     """
-    Many options often take the same action, and then any of them may have the highest value by a hair. Of those that
-    do what the best one does, this is the one that does so in most states, so that few of them tell the whole policy.
+    Many options often take the same action, and then any of them may be ahead by a hair. Of those that do what the
+    model does, this is the one that does so in most states, so that few of them tell the whole policy.
 
-    :param values: Q_O, of shape (states, options)
-    :param actions: what each option does, of the same shape
+    :param taken: what the model does, of shape (states,)
+    :param actions: what each option does, of shape (states, options)
     :param n_sources: how many options are sources, the first ones
-    :return: for each state a source that does what the best option does, or the primitive option where none does
+    :return: for each state a source that does what the model does, or the primitive option where none does
     """
-    taken = np.take_along_axis(actions, values.argmax(axis=1)[:, None], axis=1)
-    agrees = actions[:, :n_sources] == taken
-    options, open_states = n_sources + taken[:, 0], np.ones(len(values), dtype=bool)
+    agrees = actions[:, :n_sources] == taken[:, None]
+    options, open_states = n_sources + taken, np.ones(len(taken), dtype=bool)
     for _ in range(n_sources):
         source = int(agrees[open_states].sum(axis=0).argmax())
         options[open_states & agrees[:, source]] = source
