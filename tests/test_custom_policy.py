@@ -229,7 +229,6 @@ class CAPSInTurns(CAPS):
         return InTurns(self)
 
 
-# lead: _setup_selector makes a selector anew in each run if it is not a CAPSSelector, so that it forgets all it knew
 def test_a_selector_of_ones_own(tmp_path: Path) -> None:
     env = make_vec_env(Corridor, n_envs=2, seed=0)
     model = CAPSInTurns("MlpPolicy", env, source_policies=[go_right, go_left], learning_starts=20, seed=0)

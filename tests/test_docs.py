@@ -11,6 +11,7 @@ from stable_baselines3 import DQN
 from stable_baselines3.common.evaluation import evaluate_policy
 
 from sb3_caps import CAPS
+from sb3_caps.reuse.episodes import Behaviour
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -110,7 +111,7 @@ def test_the_first_example_of_the_readme_wins(tmp_path: Path, monkeypatch: pytes
     dqn = DQN("MlpPolicy", env, learning_rate=1e-3, target_update_interval=500, seed=0).learn(20_000)
     sources = [CAPS("MlpPolicy", env, source_policies=[names[name]]) for name in ("right", "down")]
     for source in sources:
-        source.policy.acts_by.fill_(0)
+        source.gate.controller = Behaviour(source.options.source_names[0], is_source=True)
     returns = [evaluate_policy(each, env, 20, warn=False)[0] for each in (*sources, dqn, model)]
     assert returns == [0.0, 0.0, 0.0, 1.0]
     assert evaluate_policy(CAPS.load(tmp_path / "caps_lake"), env, 20, warn=False)[0] == 1.0

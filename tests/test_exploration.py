@@ -277,7 +277,6 @@ def test_a_loaded_model_goes_on_with_its_turns(tmp_path: Path) -> None:
         np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name))
 
 
-# lead: _start_run makes RandomStretches anew, and with them what is known of the lengths of episodes
 def test_a_run_that_goes_on_knows_how_long_episodes_are() -> None:
     model = make(Mixing, exploration_final_eps=1.0).learn(400)
     n_episodes = model._stretches.n_episodes

@@ -174,7 +174,6 @@ def test_the_actor_follows_an_option_of_the_most_likely_action() -> None:
     np.testing.assert_allclose(likely, np.array([0.55, 0.55, 0.55, 0.35, 0.1])[options], rtol=1e-5)
 
 
-# lead: ActingNetwork looks for hooks and replaced forwards of the Q-network, and not of the actor
 def test_a_hook_of_the_actor_is_seen() -> None:
     model = CAPS("MlpPolicy", Corridor(), source_policies=[go_right], seed=0)
     assert model.policy.actor is not None

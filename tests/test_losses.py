@@ -170,7 +170,6 @@ def test_equally_good_actions_all_go_on() -> None:
     assert logits.grad.flatten().tolist() == [0.5, 0.5, -0.5]
 
 
-# lead: termination_loss trains β of a source whose action is not known as if it took action 0
 def test_nothing_is_learned_of_a_source_whose_action_is_not_known() -> None:
     values, logits = th.tensor([[[9.0, 1.0, 0.0]]]), th.zeros(1, 1, 3, requires_grad=True)
     termination_loss(logits, values, th.tensor([[[-1]]]), th.zeros(3, dtype=th.bool), th.tensor([[True]])).backward()

@@ -31,7 +31,6 @@ from tests.toy_world import Corridor, go_left, go_right
         ({"replay_buffer_kwargs": {"frame_stack": 0}}, "frame_stack must be None or a whole number from 1, not 0"),
         ({"replay_buffer_kwargs": {"frame_stack": 1.5}}, "frame_stack must be .*, not 1.5"),
         ({"replay_buffer_kwargs": {"prioritized_share": "a"}}, "prioritized_share must be a share.*, not 'a'"),
-        # lead: infinite learning rates are taken
         ({"learning_rate": np.inf}, "learning_rate must be .*, not inf"),
         ({"actor_kwargs": {"learning_rate": np.inf}}, r"actor_kwargs\['learning_rate'\] must be .*, not inf"),
         (
@@ -52,7 +51,6 @@ from tests.toy_world import Corridor, go_left, go_right
         ),
         ({"replay_buffer_kwargs": {"sequence_length": 3}}, "replay_buffer_kwargs cannot hold 'sequence_length'"),
         ({"replay_buffer_kwargs": {"n_sources": 3}}, "replay_buffer_kwargs cannot hold 'n_sources'"),
-        # lead: these fail later, or by a message that names no argument
         ({"sequence_length": 2.5}, "sequence_length must be .*, not 2.5"),
         ({"exploration_schedule": 0.1}, "exploration_schedule must be .*, not 0.1"),
         ({"termination_kwargs": {"initial": "a"}}, r"termination_kwargs\['initial'\] must be one probability.*not a"),
@@ -87,7 +85,6 @@ def test_a_list_is_an_observation_as_in_dqn(kind: str, deterministic: bool) -> N
             np.testing.assert_array_equal(actions, expected)
 
 
-# lead: predict fails for an empty batch
 @pytest.mark.parametrize("sources", [[], [go_right, go_left]])
 def test_an_empty_batch_has_no_actions_as_in_dqn(sources: list[Any]) -> None:
     empty = np.zeros((0, 10), dtype=np.float32)
@@ -115,7 +112,6 @@ class WithoutLastObservations(VecEnvWrapper):
         return observations, rewards, dones, infos
 
 
-# lead: OptionCollector._actions_after_truncation needs "terminal_observation" in each info
 @pytest.mark.parametrize("algorithm", [DQN, CAPS])
 def test_environments_that_do_not_tell_what_an_episode_ended_in(algorithm: Any) -> None:
     """Terminal states and truncations: SB3 takes the first observation of the next episode."""

@@ -148,7 +148,6 @@ def made_safe(model: CAPS, safe: bool, how: str, folder: Path) -> CAPS:
     return CAPS.load(folder / "model", env=model.get_env(), safe=safe)
 
 
-# lead: loading with another `safe` (or another selection_kwargs["actor"]) fails: the state dict has an actor, or none
 @pytest.mark.parametrize("how", ["load", "attribute"])
 def test_what_was_safe_and_is_no_more_acts_by_the_values_of_its_options(how: str, tmp_path: Path) -> None:
     model = caps(make_vec_env(Walk, n_envs=2, seed=0)).learn(1000)
@@ -161,7 +160,6 @@ def test_what_was_safe_and_is_no_more_acts_by_the_values_of_its_options(how: str
         assert model.predict(CELLS, deterministic=True)[0].tolist() == [action] * 5
 
 
-# lead: a model that was made without an actor has none when it gets safe
 @pytest.mark.parametrize("how", ["load", "attribute"])
 def test_what_was_not_safe_and_is_now_acts_by_what_is_worth_most(how: str, tmp_path: Path) -> None:
     model = caps(make_vec_env(Walk, n_envs=2, seed=0), safe=False).learn(200)
@@ -245,7 +243,6 @@ def test_other_sources_are_not_judged_by_those_that_were_in_their_place(tmp_path
     assert again.predict(CELLS, deterministic=True)[0].tolist() == [RIGHT] * 5
 
 
-# lead: the ledger keeps the old γ until the environments are reset, and returns by both are compared
 @pytest.mark.parametrize("loaded", [False, True])
 def test_gamma_may_change_between_runs(loaded: bool, tmp_path: Path) -> None:
     env = make_vec_env(Walk, n_envs=2, seed=0)

@@ -154,7 +154,6 @@ def test_episodes_belong_to_one_behaviour_from_beginning_to_end() -> None:
     assert {1, 3} < followed["mixing"]
 
 
-# lead: load decides anew and forgets the gate that was saved (OptionCollector._setup_selector)
 def test_a_source_that_is_disabled_is_never_followed(tmp_path: Path) -> None:
     model = make(termination_kwargs={"regularization": 0.02})
     always(model.policy.acting_net, LEFT)
@@ -210,7 +209,6 @@ def test_a_run_explores_until_something_is_found(safe: bool) -> None:
 
 def test_without_safety_a_model_acts_by_the_values_of_its_options() -> None:
     model = make(safe=False, selection_kwargs={}).learn(1000)
-    assert model.policy.actor is None
     assert (model.gate.controller, model.gate.disabled) == (OPTIONS, set())
     assert model.predict(CELLS, deterministic=True)[0].tolist() == [LEFT] * 5
     assert evaluate_policy(model, walks(), 4, warn=False) == (0.0, 0.0)
@@ -255,7 +253,6 @@ def test_a_sampled_actor_draws_also_where_it_is_deterministic() -> None:
     assert (model.predict(cells)[0] != model.predict(cells)[0]).any()
 
 
-# lead: load decides anew and forgets the gate that was saved (OptionCollector._setup_selector)
 def test_what_did_best_is_acted_by_and_saved(tmp_path: Path) -> None:
     model = make(policy_kwargs={"net_arch": [16]})
     always(model.policy.q_net_best, RIGHT)

@@ -150,7 +150,6 @@ def test_arguments_of_load_take_the_place_of_saved_ones(tmp_path: Path) -> None:
     assert loaded.tau == 0.5
 
 
-# lead: load decides anew and forgets the gate that was saved (OptionCollector._setup_selector)
 @pytest.mark.parametrize("controller", ["go_right", *(each.name for each in BUILT_IN)])
 @pytest.mark.parametrize("kind", ["box", "discrete", "dict", "image"])
 def test_random_parameters_make_the_same_actions_after_loading(kind: str, controller: str, tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def test_it_is_that_of_the_model() -> None:
 
 def test_sources_draw_as_they_do_while_they_are_reused() -> None:
     model = PPO("MlpPolicy", Corridor(), seed=0, n_steps=8, batch_size=8)
-    sources: dict[str, Any] = {"as trained": model, "likeliest": as_source(model, deterministic=True)}
+    sources: dict[str, Any] = {"drawn": as_source(model, deterministic=False), "likeliest": model}
     drawn, likeliest = evaluate_sources(sources, Corridor(), n_eval_episodes=30)
     assert drawn.mean > likeliest.mean
     assert evaluate_sources(sources, Corridor(), n_eval_episodes=30) == [drawn, likeliest]

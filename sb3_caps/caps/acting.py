@@ -37,10 +37,10 @@ class ActingNetwork:
 
     :param policy: what to act by
     :param network: which network of it
-    :param actor: which actor of it, None for none
+    :param actor: which actor of it
     """
 
-    def __init__(self, policy: "CAPSPolicy", network: OptionQNetwork, actor: OptionActor | None = None) -> None:
+    def __init__(self, policy: "CAPSPolicy", network: OptionQNetwork, actor: OptionActor) -> None:
         self.policy, self.network, self.actor, self.space = policy, network, actor, policy.observation_space
         # Up to the last hidden layer, and from there to the values and to the terminations
         self.hidden: list[Layer] | None = None
@@ -54,7 +54,7 @@ class ActingNetwork:
                 self.terminations = [*map(_layer, self._termination_layers())]
             largest = max(layer.weight.numel() for layer in self.network.modules() if isinstance(layer, nn.Linear))
             self.most_rows = MOST_MULTIPLICATIONS // largest
-            if actor is not None and _are_plain(actor.policy_net):
+            if _are_plain(actor.policy_net) and not _is_hooked(actor.policy_net):
                 self.preferences = [*map(_layer, actor.policy_net)]
 
     def __call__(self, observations: Observations, source_actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -79,7 +79,6 @@ class ActingNetwork:
         :param observations: one for each environment
         :return: how likely the actor is to follow each option, of shape (environments, options)
         """
-        assert self.actor is not None
         if self.preferences is None or not self._takes(observations):
             with th.no_grad():
                 features = self.network.features(obs_as_tensor(observations, self.policy.device))
@@ -113,7 +112,6 @@ class ActingNetwork:
         network = self.network
         return (
             type(network) is OptionQNetwork
-            and "forward" not in vars(network)
             and type(network.features_extractor) is FlattenExtractor
             and isinstance(self.space, (spaces.Box, spaces.Discrete))
             and not is_image_space(self.space)
@@ -122,13 +120,19 @@ class ActingNetwork:
             # A number picks a row of the first matrix, and there has to be a hidden layer for both heads to share
             and type(network.q_net[0]) is nn.Linear
             and len(network.q_net) > 1
-            and not any(module._forward_hooks or module._forward_pre_hooks for module in network.modules())
+            and not _is_hooked(network)
             and all(parameter.is_cpu and parameter.dtype == th.float32 for parameter in network.parameters())
         )
 
 
 def _are_plain(layers: Iterable[nn.Module]) -> bool:
     return all(type(layer) in (nn.Linear, *ACTIVATIONS) for layer in layers)
+
+
+def _is_hooked(network: nn.Module) -> bool:
+    return any(
+        module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module) for module in network.modules()
+    )
 
 
 def sigmoid(values: np.ndarray) -> np.ndarray:

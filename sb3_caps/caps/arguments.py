@@ -8,7 +8,7 @@ from stable_baselines3.common.type_aliases import Schedule
 
 from sb3_caps.caps.selection import Selection
 from sb3_caps.replay.buffers import OptionReplayBuffer
-from sb3_caps.reuse.checks import check_number
+from sb3_caps.reuse.checks import check_number, check_whole_number
 
 if TYPE_CHECKING:
     from sb3_caps.caps.caps import CAPS
@@ -75,7 +75,10 @@ class Termination:
                 value = tuple(value)
             if name == "target" and (value is None or callable(value)):
                 continue
-            given = np.array(np.nan if callable(value) else value, dtype=np.float64)
+            try:
+                given = np.array(value, dtype=np.float64)
+            except (TypeError, ValueError):
+                given = np.array(np.nan)
             # A β that starts at 0 or 1 would never move
             inside = ((given > 0) & (given < 1)) if name == "initial" else ((given >= 0) & (given <= 1))
             if given.shape not in ((), (2,)) or not inside.all():
@@ -122,7 +125,7 @@ class Actor:
         for name in ("softness", "clip_range", "trace"):
             check_number(f"actor_kwargs[{name!r}]", getattr(self, name), at_least=0.0, at_most=1.0)
         for name in ("interval", "window", "n_epochs", "batch_size"):
-            check_number(f"actor_kwargs[{name!r}]", getattr(self, name), at_least=1)
+            check_whole_number(f"actor_kwargs[{name!r}]", getattr(self, name), at_least=1)
 
 
 def check_arguments(model: "CAPS") -> None:
@@ -135,9 +138,9 @@ def check_arguments(model: "CAPS") -> None:
         raise ValueError(f"n_steps must be 1, not {model.n_steps}: CAPS has sequence_length for longer backups.")
     if model.termination is not None and not 0 <= model.termination <= 1:
         raise ValueError(f"termination must be None or a probability from 0 to 1, not {model.termination}.")
-    if not 1 <= model.sequence_length <= model.batch_size:
+    if not isinstance(model.sequence_length, int) or not 1 <= model.sequence_length <= model.batch_size:
         raise ValueError(
-            f"sequence_length must be from 1 to batch_size ({model.batch_size}), which counts the steps of all "
+            f"sequence_length must be a whole number from 1 to batch_size ({model.batch_size}), which counts the steps of all "
             f"sequences, not {model.sequence_length}."
         )
     if not issubclass(model.replay_buffer_class or OptionReplayBuffer, OptionReplayBuffer):

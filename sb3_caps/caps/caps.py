@@ -189,7 +189,7 @@ class CAPS(OptionCollector):
 
     def _setup_model(self) -> None:
         with warnings.catch_warnings():
-            if self.tau < 1.0:
+            if callable(self.tau) or self.tau < 1.0:
                 # SB3 warns of target updates that are rarer than steps, which means something for hard ones alone
                 warnings.filterwarnings("ignore", "The number of environments used is greater than the target network")
             super()._setup_model()
@@ -202,7 +202,7 @@ class CAPS(OptionCollector):
             "termination_learning_rate": self._termination.learning_rate,
             "margin": self._termination.regularization,
             "gate": self.gate,
-            "actor_learning_rate": self._actor.learning_rate if self.safe and self._selection.actor else None,
+            "actor_learning_rate": self._actor.learning_rate,
         }
 
     def _buffer_arguments(self) -> dict[str, Any]:
@@ -371,14 +371,12 @@ class CAPS(OptionCollector):
         Let the actor begin as a soft copy of what the survey says is best: of each source as far as it may be the best.
         """
         super()._start_actor()
-        actor = self.policy.actor
-        assert actor is not None
         assert isinstance(self.selector, CAPSSelector)
         n_sources, n_actions = self.options.n_sources, self.options.n_actions
         weights = np.full(n_sources + n_actions, 1e-3)
         weights[:n_sources] += (1.0 - self._actor.softness) * self.selector.source_chances()[:-1]
         weights[n_sources:] = (1.0 - weights[:n_sources].sum()) / n_actions
-        actor.start_from(weights)
+        self.policy.actor.start_from(weights)
         # The values come first: advantages of an untrained network are noise
         for _ in range(VALUE_ROUNDS):
             self._train_actor(values_alone=True)
@@ -390,7 +388,6 @@ class CAPS(OptionCollector):
         :param values_alone: whether its policy stays as it is
         """
         actor, settings, policy = self.policy.actor, self._actor, self.policy
-        assert actor is not None
         data = self.replay_buffer.latest(settings.window, self._vec_normalize_env)
         if len(data.rewards) < settings.batch_size:
             return
@@ -502,8 +499,7 @@ class CAPS(OptionCollector):
         export_model(self, path)
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
-        names = ["policy", "policy.optimizer", "policy.termination_optimizer"]
-        return (names if self.policy.actor is None else [*names, "policy.actor_optimizer"]), []
+        return ["policy", "policy.optimizer", "policy.termination_optimizer", "policy.actor_optimizer"], []
 
 
 def _has_images(env: GymEnv | str | None) -> bool:

@@ -22,7 +22,7 @@ from sb3_caps.caps.selection import CAPSSelector, Selection
 from sb3_caps.replay.batches import rows_of
 from sb3_caps.replay.buffers import OptionReplayBuffer
 from sb3_caps.reuse.base import PolicyReuseAlgorithm
-from sb3_caps.reuse.episodes import Behaviour, EpisodeTracker, longest_trial
+from sb3_caps.reuse.episodes import Behaviour, EpisodeTracker, judging_discount, longest_trial
 from sb3_caps.reuse.execution import OptionExecution
 from sb3_caps.reuse.options import SourceStates
 from sb3_caps.reuse.scale import ReturnScale
@@ -59,11 +59,12 @@ class OptionCollector(PolicyReuseAlgorithm):
         super().__init__(*args, **kwargs)
         self.gate = Gate()
         self.selector: CAPSSelector | AlwaysSelector
+        self._selector_made_for: list[float] | None = None
         # The active option of each environment, what all options do in the last observations, and the sources' states
         self._last_options = np.zeros(0, dtype=np.int64)
         self._last_option_actions = np.zeros((0, 0), dtype=np.int64)
         self._last_source_states: SourceStates = ()
-        self._tracker = EpisodeTracker(0, self.gamma)
+        self._tracker = EpisodeTracker(0, 1.0)
         self._stretches = RandomStretches(0)
         self._scale = ReturnScale(self.gamma, 0)
         self._actor_steps = 0
@@ -75,13 +76,20 @@ class OptionCollector(PolicyReuseAlgorithm):
 
     def _setup_selector(self) -> None:
         """Make the selector, or let the one that is there know of other sources."""
-        known: CAPSSelector | AlwaysSelector | None = vars(self).get("selector")
-        if known is None or isinstance(known, CAPSSelector) != self.safe:
+        made_for = [self.safe, judging_discount(self.gamma)]
+        changed = self._selector_made_for != made_for
+        if changed:
+            # Without safety nothing is known of behaviours, and returns by another discount say nothing of these
+            self._selector_made_for = made_for
             self.selector = self._make_selector()
+            self.gate.disabled = set()
         if isinstance(self.selector, CAPSSelector):
             self.selector.rng, self.selector.settings = self.rng, self._selection
-            self.selector.set_sources(self.options.source_names)
-        self._decide()
+            if self.selector.source_names != self.options.source_names:
+                self.selector.set_sources(self.options.source_names)
+                changed = True
+        if changed:
+            self._decide()
 
     def _make_selector(self) -> CAPSSelector | AlwaysSelector:
         """:return: what chooses who acts in each episode; override it for another one"""
@@ -109,6 +117,9 @@ class OptionCollector(PolicyReuseAlgorithm):
         super()._start_run()
         starts = self._last_episode_starts
         assert starts is not None
+        discount, limit = judging_discount(self.gamma), longest_trial(self.gamma)
+        if self._tracker.gamma != discount:
+            self._tracker.change_discount(discount, limit)
         self._setup_selector()
         self._scale.gamma = self.gamma
         # Where the environments were reset, new episodes begin
@@ -116,8 +127,8 @@ class OptionCollector(PolicyReuseAlgorithm):
             self._last_options = np.zeros(self.n_envs, dtype=np.int64)
             self._last_source_states = self.options.initial_states()
             self._last_option_actions = self._query_sources(self._original_observations(), starts)
-            self._tracker = EpisodeTracker(self.n_envs, 1.0 - (1.0 - self.gamma) / 10.0, longest_trial(self.gamma))
-            self._stretches = RandomStretches(self.n_envs)
+            self._tracker = EpisodeTracker(self.n_envs, discount, limit)
+            self._stretches.reset(self.n_envs)
             self._scale.reset(self.n_envs)
         if isinstance(self.selector, CAPSSelector):
             self.selector.begin(self._total_timesteps - self._num_timesteps_at_start)
@@ -334,7 +345,10 @@ class OptionCollector(PolicyReuseAlgorithm):
             return {}
         observations = {key: value.copy() for key, value in _by_key(original).items()}
         for i in truncated:
-            terminal = infos[i]["terminal_observation"]
+            # As SB3 has it: the first observation of the next episode where none is told
+            terminal = infos[i].get("terminal_observation")
+            if terminal is None:
+                continue
             if self._vec_normalize_env is not None:
                 terminal = self._vec_normalize_env.unnormalize_obs(terminal)
             for key, value in _by_key(terminal).items():
@@ -362,6 +376,7 @@ class OptionCollector(PolicyReuseAlgorithm):
             self.selector.update(result)
         if results:
             self._update_gate()
+        if None in self._tracker.behaviours:
             self._start_episodes()
 
     def _update_gate(self) -> None:
@@ -376,7 +391,8 @@ class OptionCollector(PolicyReuseAlgorithm):
         self._decide()
 
     def _decide(self) -> None:
-        self.gate.disabled = self.selector.disabled if isinstance(self.selector, CAPSSelector) else set()
+        if isinstance(self.selector, CAPSSelector):
+            self.gate.disabled = self.selector.disabled
         self.gate.controller = self.selector.decide()
 
     def _start_actor(self) -> None:

@@ -49,12 +49,20 @@ class RandomStretches:
     """
 
     def __init__(self, n_envs: int) -> None:
+        self.mean_length, self.n_episodes = 1.0, 0
+        self.reset(n_envs)
+
+    def reset(self, n_envs: int) -> None:
+        """
+        Begin new episodes in all environments. How long episodes are remains known.
+
+        :param n_envs: number of environments
+        """
         # Whether a source has its turn, which one, and for how many more steps
         self.has_turn, self.sources = np.zeros(n_envs, dtype=bool), np.zeros(n_envs, dtype=np.int64)
         self.left, self.ages = np.zeros(n_envs, dtype=np.int64), np.zeros(n_envs, dtype=np.int64)
         # Where the source has been in its turn
         self.seen: list[set[int]] = [set() for _ in range(n_envs)]
-        self.mean_length, self.n_episodes = 1.0, 0
 
     def start(self, env: int) -> None:
         """

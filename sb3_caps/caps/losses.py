@@ -81,7 +81,8 @@ def termination_loss(
     best = th.full_like(values[..., n_sources:], -th.inf).scatter_reduce(2, actions, values, "amax")
     worse = (best < best.max(dim=-1, keepdim=True).values).gather(2, actions)
     losses = F.binary_cross_entropy_with_logits(logits, worse.to(logits.dtype), reduction="none")
-    return (losses * mask[..., None]).sum() / mask.sum()
+    known = th.cat([source_actions >= 0, th.ones_like(primitives, dtype=th.bool)], dim=2)
+    return (losses * (known & mask[..., None])).sum() / mask.sum()
 
 
 def action_log_probs(logits: th.Tensor, agreements: th.Tensor) -> th.Tensor:

@@ -51,7 +51,7 @@ class CAPSPolicy(DQNPolicy):
     :param averaging: How far a running average of the network follows it in each gradient step: options are executed
         by the average, which is steadier than the network. None to act by the network itself, as the paper does.
     :param gate: What to act by, and which sources are no option
-    :param actor_learning_rate: Learning rate of the actor, None for no actor
+    :param actor_learning_rate: Learning rate of the actor
     """
 
     # For a network of one's own, a subclass with another `forward`
@@ -74,7 +74,7 @@ class CAPSPolicy(DQNPolicy):
         shared_values: bool = True,
         averaging: float | None = 0.0025,
         gate: Gate | None = None,
-        actor_learning_rate: float | None = None,
+        actor_learning_rate: float = 0.0,
         **kwargs: Any,
     ) -> None:
         if "use_sde" in kwargs:
@@ -109,13 +109,9 @@ class CAPSPolicy(DQNPolicy):
         self.q_net_average = None if self.averaging is None else _frozen_copy(self.q_net)
         # The networks that did best in whole episodes
         self.q_net_best = _frozen_copy(self.q_net)
-        self.actor: OptionActor | None = None
-        self.actor_best: OptionActor | None = None
-        if self.actor_learning_rate is not None:
-            features_dim = self.q_net.features_dim
-            self.actor = OptionActor(features_dim, len(self.options), self.net_arch).to(self.device)
-            self.actor_best = _frozen_copy(self.actor)
-            self.actor_optimizer = th.optim.Adam(self.actor.parameters(), lr=self.actor_learning_rate)
+        self.actor = OptionActor(self.q_net.features_dim, len(self.options), self.net_arch).to(self.device)
+        self.actor_best = _frozen_copy(self.actor)
+        self.actor_optimizer = th.optim.Adam(self.actor.parameters(), lr=self.actor_learning_rate)
 
     def make_q_net(self) -> OptionQNetwork:
         """:return: a network with an output for each option"""
@@ -148,8 +144,7 @@ class CAPSPolicy(DQNPolicy):
     def keep_best(self) -> None:
         """Keep the networks as they are now."""
         self.q_net_best.load_state_dict(self.acting_net.state_dict())
-        if self.actor is not None and self.actor_best is not None:
-            self.actor_best.load_state_dict(self.actor.state_dict())
+        self.actor_best.load_state_dict(self.actor.state_dict())
 
     def acting(self, best: bool = False) -> ActingNetwork:
         """
@@ -181,8 +176,7 @@ class CAPSPolicy(DQNPolicy):
         for network in self.networks():
             network.rescale(factor)
         for actor in (self.actor, self.actor_best):
-            if actor is not None:
-                actor.rescale(factor)
+            actor.rescale(factor)
 
     def evaluate(
         self, obs: PyTorchObs, option_actions: th.Tensor, network: OptionQNetwork | None = None
@@ -306,6 +300,8 @@ class CAPSPolicy(DQNPolicy):
             starts = np.ones(n_envs, dtype=bool)
         active, source_states, rng = state
         check_n_envs("state", len(active), n_envs)
+        if n_envs == 0:
+            return np.zeros(0, dtype=np.int64), state
 
         actions, source_states = self.options.actions(emitted, source_states, starts, action_masks, rng)
         controller = self.gate.controller

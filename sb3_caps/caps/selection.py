@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sb3_caps.caps.gate import ACTOR, BEST, EXPLORING, LEARNERS, MIXING, OPTIONS, RANDOM, SAMPLED_ACTOR
-from sb3_caps.reuse.checks import check_number
+from sb3_caps.reuse.checks import check_number, check_whole_number
 from sb3_caps.reuse.episodes import Behaviour, EpisodeResult
 from sb3_caps.reuse.evidence import Evidence, chances
 
@@ -42,8 +42,9 @@ class Selection:
     def __post_init__(self) -> None:
         for name in ("survey_share", "trial_share", "other_share", "memory"):
             check_number(f"selection_kwargs[{name!r}]", getattr(self, name), at_least=0.0, at_most=1.0)
-        for name in ("fewest", "latest", "disable_errors"):
-            check_number(f"selection_kwargs[{name!r}]", getattr(self, name), at_least=1.0)
+        for name in ("fewest", "latest"):
+            check_whole_number(f"selection_kwargs[{name!r}]", getattr(self, name), at_least=1)
+        check_number("selection_kwargs['disable_errors']", self.disable_errors, at_least=1.0)
         if not isinstance(self.actor, bool):
             raise ValueError(f"selection_kwargs['actor'] must be True or False, not {self.actor!r}.")
 
@@ -84,6 +85,11 @@ class CAPSSelector:
         # What the kept networks act by, None before any are kept
         self.kept: Behaviour | None = None
         self.set_sources(source_names)
+
+    @property
+    def source_names(self) -> list[str]:
+        """The names of the sources, in their order."""
+        return [each.name for each in self.sources]
 
     def set_sources(self, names: Sequence[str]) -> None:
         """

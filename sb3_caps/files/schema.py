@@ -85,7 +85,7 @@ CAPS_LEARNING = {
     "initial_termination": either(SHARE, group(SHARE, SHARE)),
     "termination_learning_rate": optional(number(0)),
     "margin": number(0),
-    "actor_learning_rate": optional(number(0)),
+    "actor_learning_rate": number(0),
 }
 # What a policy takes beside its activation and its extractor, by kind
 POLICY_ARGUMENTS = {

@@ -4,7 +4,7 @@ import difflib
 import inspect
 import warnings
 from collections.abc import Iterable
-from numbers import Real
+from numbers import Integral, Real
 from types import NoneType
 from typing import Any, get_args
 
@@ -46,7 +46,7 @@ def check_names(algorithm: type[BaseAlgorithm], names: Iterable[str]) -> None:
 
 def check_numbers(model: BaseAlgorithm) -> None:
     """
-    Refuse NaN in any argument, and a schedule or anything else where a number is meant.
+    Refuse NaN in any argument, an infinite learning rate, and anything but a number or a schedule where such is meant.
 
     :param model: with the arguments that it was given
     """
@@ -57,6 +57,13 @@ def check_numbers(model: BaseAlgorithm) -> None:
         parts = set(get_args(parameter.annotation) or [parameter.annotation])
         if parts <= {int, float, NoneType} and value is not None and not isinstance(value, Real):
             raise ValueError(f"{name} must be a number, not {value!r}: it stays the same in a run.")
+        if name == "exploration_schedule":
+            # `load` puts it there, and the constructor does not
+            value = vars(model).get("given_exploration_schedule")
+            if value is not None and not callable(value):
+                raise ValueError(f"{name} must be None or a function of the remaining progress, not {value!r}.")
+    if model.learning_rate == np.inf:
+        raise ValueError("learning_rate must be a finite number or a function of the remaining progress, not inf.")
 
 
 def check_number(name: str, value: Any, at_least: float, at_most: float | None = None) -> None:
@@ -68,9 +75,22 @@ def check_number(name: str, value: Any, at_least: float, at_most: float | None =
     :param at_least: the lowest that makes sense
     :param at_most: the highest, None for no limit
     """
-    if not isinstance(value, Real) or not (at_least <= float(value) <= (np.inf if at_most is None else at_most)):
+    highest = np.finfo(np.float64).max if at_most is None else at_most
+    if not isinstance(value, Real) or not (at_least <= float(value) <= highest):
         limit = f"from {at_least:g} to {at_most:g}" if at_most is not None else f"of at least {at_least:g}"
         raise ValueError(f"{name} must be a number {limit}, not {value!r}.")
+
+
+def check_whole_number(name: str, value: Any, at_least: int) -> None:
+    """
+    Refuse what is not a whole number in a range.
+
+    :param name: of the argument
+    :param value: what was passed
+    :param at_least: the lowest that makes sense
+    """
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < at_least:
+        raise ValueError(f"{name} must be a whole number of at least {at_least}, not {value!r}.")
 
 
 def check_not_ours(name: str, given: dict[str, Any], ours: dict[str, Any]) -> None:

@@ -57,6 +57,18 @@ class EpisodeTracker:
         self.behaviours: list[Behaviour | None] = [None] * n_envs
         self.discounted, self.rewards = np.zeros(n_envs), np.zeros(n_envs)
         self.discounts, self.lengths = np.ones(n_envs), np.zeros(n_envs, dtype=np.int64)
+        # An episode in which the discount changed has no return to compare
+        self.counts = np.ones(n_envs, dtype=bool)
+
+    def change_discount(self, gamma: float, limit: float) -> None:
+        """
+        Count by another discount from now on.
+
+        :param gamma: the discount of returns
+        :param limit: the most steps that count as one episode
+        """
+        self.gamma, self.limit = gamma, limit
+        self.counts[self.lengths > 0] = False
 
     def start(self, env: int, behaviour: Behaviour) -> None:
         """
@@ -65,7 +77,7 @@ class EpisodeTracker:
         :param env: the environment
         :param behaviour: who acts in it
         """
-        self.behaviours[env] = behaviour
+        self.behaviours[env], self.counts[env] = behaviour, True
         self.discounted[env], self.rewards[env], self.discounts[env], self.lengths[env] = 0.0, 0.0, 1.0, 0
 
     def add(self, rewards: np.ndarray, dones: np.ndarray) -> list[EpisodeResult]:
@@ -86,7 +98,7 @@ class EpisodeTracker:
         results = []
         for env in np.flatnonzero(over).tolist():
             behaviour = self.behaviours[env]
-            if behaviour is not None:
+            if behaviour is not None and self.counts[env]:
                 results.append(
                     EpisodeResult(
                         env,
@@ -103,6 +115,15 @@ class EpisodeTracker:
     def waiting(self) -> list[int]:
         """The environments in which nobody acts yet."""
         return [env for env, behaviour in enumerate(self.behaviours) if behaviour is None]
+
+
+def judging_discount(gamma: float) -> float:
+    """
+    :param gamma: the discount factor of learning
+    :return: that of the returns which behaviours are compared by, with ten times the horizon: people judge a policy by
+        what it is paid in all
+    """
+    return 1.0 - (1.0 - gamma) / HORIZONS
 
 
 def longest_trial(gamma: float) -> float:

@@ -37,7 +37,7 @@ def evaluate_sources(
     source_policies: Iterable[Any] | Mapping[str, Any], env: GymEnv | str, n_eval_episodes: int = 10, seed: int = 0
 ) -> list[SourceWorth]:
     """
-    Let each source act alone, as they do while they are reused: those of PPO and A2C draw their actions.
+    Let each source act alone, as it does while it is reused.
 
     :param source_policies: a list of anything that ``as_source`` takes, or a dictionary of them by name
     :param env: the environment, or its id
