@@ -10,7 +10,8 @@ copyright = f"2026, {author}"
 release = sb3_caps.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode"]
-exclude_patterns = ["_build"]
+# Tables that pages include are beside their figures
+exclude_patterns = ["_build", "figures"]
 # Blocks without a language are commands
 highlight_language = "bash"
 myst_heading_anchors = 4

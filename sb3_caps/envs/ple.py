@@ -228,7 +228,7 @@ class PLEEnv(gym.Env[npt.NDArray[Any], np.int64]):
         Start an episode.
 
         :param seed: seed of the game
-        :param options: there are none
+        :param options: not used
         :return: the first observation and an empty dictionary
         """
         super().reset(seed=seed)

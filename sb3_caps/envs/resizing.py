@@ -24,6 +24,8 @@ def area_weights(length: int, size: int) -> npt.NDArray[np.float64]:
 
 def resize_area(picture: npt.NDArray[Any], height: int, width: int) -> npt.NDArray[np.float64]:
     """
+    Resize a picture, each new pixel being the mean of what it covers.
+
     :param picture: shape (rows, columns) or (rows, columns, channels)
     :param height: rows of the new picture
     :param width: its columns

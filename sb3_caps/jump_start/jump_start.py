@@ -16,7 +16,7 @@ from sb3_caps.reuse.selectors import RANDOM
 
 @dataclass(eq=False)
 class JumpStartSelector(GuideSelector):
-    """Shortens the guide's part of episodes in stages, see ``JumpStart``."""
+    """Shorten the guide's part of episodes in stages, see ``JumpStart``."""
 
     curriculum_stages: int
     tolerance: float
@@ -64,7 +64,7 @@ class JumpStartSelector(GuideSelector):
             self._next_stage()
 
     def statistics(self) -> dict[str, Any]:
-        """:return: what to log, the curriculum too"""
+        """Return what to log, with the curriculum."""
         found = super().statistics()
         if self.guide is not None:
             found.update(horizon=self.horizon, stage=self.stage, best_return=self.best_return)
@@ -75,16 +75,19 @@ class JumpStart(EpisodicReuseAlgorithm):
     """
     Jump-Start Reinforcement Learning (JSRL), with a curriculum
 
-    In each episode the guide, a source policy, acts for the first h steps and the learned policy afterwards. h starts
-    near the length of the guide's own episodes and goes to 0 in ``curriculum_stages`` equal steps: the next one is
-    taken when the mean return of the latest ``average_episodes`` episodes at this h is within a tolerance of the
-    highest such mean so far, the guide's own return included.
+    In each episode the guide, a source policy, acts for the first h steps and the learned policy acts afterwards. h
+    starts near the length of the guide's own episodes and goes to 0 in ``curriculum_stages`` equal steps. The next
+    step is taken when the mean return of the latest ``average_episodes`` episodes at this h is within a tolerance of
+    the highest such mean so far, the guide's own return included.
 
     Paper: Uchendu and others: Jump-Start Reinforcement Learning, ICML 2023, https://arxiv.org/abs/2204.02372.
-    What was chosen here: returns are those of training episodes, with their exploration, so that no step goes to
-    evaluation alone; the tolerance is a share of the difference between the best return and a random policy's, so that
-    it fits rewards of any size; with several sources, each is tried first and the best one guides, see
-    ``GuideSelector``. ``predict`` is DQN's, also when the curriculum has not come to its end.
+    Where the paper leaves a choice, this class makes these:
+
+    - Returns are those of training episodes, with their exploration, so that no steps are needed for evaluation.
+    - The tolerance is a share of the difference between the best return and a random policy's, so that it fits rewards
+      of any size.
+    - With several sources, each is tried first and the best one guides, see ``GuideSelector``.
+    - ``predict`` is always DQN's, even before the curriculum has ended.
 
     :param args: see ``EpisodicReuseAlgorithm``
     :param trial_episodes: How many episodes each source is tried for

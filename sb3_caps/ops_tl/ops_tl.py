@@ -13,7 +13,7 @@ from sb3_caps.reuse.selectors import EvidenceSelector
 
 @dataclass(eq=False)
 class OPSTLSelector(EvidenceSelector):
-    """UCB1 over the sources, see ``OPSTL``."""
+    """Choose sources by UCB1, see ``OPSTL``."""
 
     bandit_exploration: float
 
@@ -25,11 +25,11 @@ class OPSTLSelector(EvidenceSelector):
         return np.where(tries > 0, self.gains + self.bandit_exploration * widths, np.inf)
 
     def choose(self) -> Behaviour:
-        """:return: the source with the highest bound"""
+        """Choose the source with the highest bound."""
         return self.sources[int(self.upper_bounds.argmax())]
 
     def statistics(self) -> dict[str, Any]:
-        """:return: what to log, the bounds too"""
+        """Return what to log, with the bounds."""
         return {**super().statistics(), "upper_bound": dict(zip(self.sources, self.upper_bounds, strict=True))}
 
 
@@ -37,22 +37,24 @@ class OPSTL(EpisodicReuseAlgorithm):
     """
     Online selection of source policies as a multi-armed bandit (OPS-TL)
 
-    The sources are the arms of a UCB1 bandit whose reward is the discounted return of an episode. The source that is
-    chosen for an episode is followed with a probability that decays from ``reuse_probability`` by ``reuse_decay`` in
-    each step; in the other steps the learned policy acts, ε-greedily as in DQN, which learns from all of it.
+    The sources are the arms of a UCB1 bandit whose reward is the discounted return of an episode. The chosen source is
+    followed with a probability that decays from ``reuse_probability`` by ``reuse_decay`` in each step. In the other
+    steps, the learned policy acts ε-greedily. A DQN learns from all steps.
 
     Paper: Li and Zhang: An Optimal Online Method of Selecting Source Policies for Reinforcement Learning, AAAI 2018.
-    What was chosen here: the learned policy is no arm (the bandit is over sources, and the decay leaves the learned
-    policy the rest of every episode); reuse decays as in π-reuse of Fernández and Veloso, with their ψ = 1 and
-    υ = 0.95; the bound is that of UCB1 for rewards from 0 to 1, mean + ``bandit_exploration`` √(2 ln n / n_i), with
-    returns in units of the largest one seen.
+    Where the paper leaves a choice, this class makes these:
 
-    With several environments, episodes that are still running count as tries of their source, with nothing known yet
-    of their return, so that environments that start together try different sources.
+    - The learned policy is not an arm. The decay of reuse leaves it the rest of every episode.
+    - Reuse decays as in π-reuse of Fernández and Veloso, with their ψ = 1 and υ = 0.95.
+    - The bound is that of UCB1 for rewards from 0 to 1, mean + ``bandit_exploration`` √(2 ln n / n_i), with returns in
+      units of the largest one seen.
+
+    With several environments, running episodes count as tries of their source, so that environments that start
+    together try different sources.
 
     :param args: see ``EpisodicReuseAlgorithm``
     :param reuse_probability: ψ, the probability to follow the chosen source in the first step of an episode
-    :param reuse_decay: υ, what that probability is multiplied with after each step
+    :param reuse_decay: υ, the factor of that probability after each step
     :param bandit_exploration: weight of the width of the confidence bound; UCB1 has 1
     :param kwargs: see ``EpisodicReuseAlgorithm``
     """

@@ -13,7 +13,7 @@ from sb3_caps.reuse.selectors import LEARNED, EvidenceSelector
 
 @dataclass(eq=False)
 class PRQLSelector(EvidenceSelector):
-    """Draws by a softmax over gains, see ``PRQL``."""
+    """Draw the policy of each episode by a softmax over gains, see ``PRQL``."""
 
     others = (LEARNED,)
 
@@ -22,7 +22,7 @@ class PRQLSelector(EvidenceSelector):
 
     @property
     def current_temperature(self) -> float:
-        """τ: the larger, the more a higher gain counts."""
+        """τ: the larger it is, the more a higher gain counts."""
         return self.temperature + self.temperature_growth * sum(known.n for known in self.evidence.values())
 
     @property
@@ -34,11 +34,11 @@ class PRQLSelector(EvidenceSelector):
         return weights / weights.sum()
 
     def choose(self) -> Behaviour:
-        """:return: a source or the learned policy, drawn"""
+        """Draw a source or the learned policy."""
         return list(self.evidence)[self.rng.choice(len(self.evidence), p=self.probabilities)]
 
     def statistics(self) -> dict[str, Any]:
-        """:return: what to log, the temperature and probabilities too"""
+        """Return what to log, with the temperature and the probabilities."""
         selection = dict(zip(self.evidence, self.probabilities, strict=True))
         return {**super().statistics(), "temperature": self.current_temperature, "selection": selection}
 
@@ -47,27 +47,28 @@ class PRQL(EpisodicReuseAlgorithm):
     """
     Policy Reuse in Q-Learning (PRQL)
 
-    Before each episode a policy is drawn from the sources and the one being learned, by a softmax over their gains W
-    (the mean discounted return of their episodes, in units of the largest one seen) with a temperature τ that grows
-    with every episode. A source is followed by π-reuse: with probability ψ_h in step h, which decays from
-    ``reuse_probability`` by ``reuse_decay``; in the other steps the learned policy acts greedily with probability
-    1 - ψ_h and at random with probability ψ_h. The learned policy, when it is drawn, acts fully greedily.
+    Before each episode, a policy is drawn from the sources and the policy being learned. The draw is a softmax over
+    their gains W (the mean discounted return of their episodes, in units of the largest one seen) with a temperature τ
+    that grows with every episode. A source is followed by π-reuse, with probability ψ_h in step h, which decays from
+    ``reuse_probability`` by ``reuse_decay``. In the other steps, the learned policy acts greedily with probability
+    1 - ψ_h and at random with probability ψ_h. When the learned policy is drawn, it always acts greedily.
 
     Paper: Fernández and Veloso: Probabilistic Policy Reuse in a Reinforcement Learning Agent, AAMAS 2006, and
     Learning Domain Structure through Probabilistic Policy Reuse, Progress in Artificial Intelligence 2013.
-    Defaults of what is new are theirs: ψ = 1, υ = 0.95, τ growing from 0 by 0.05 an episode. There it learns a table;
-    here SB3's DQN takes its place. Their episodes have 100 steps: with longer ones a larger υ reuses for as long.
+    The new arguments have the paper's values as defaults: ψ = 1, υ = 0.95, τ growing from 0 by 0.05 per episode. The
+    paper learns a table, and this class learns with SB3's DQN. The paper's episodes have 100 steps. For longer
+    episodes, a larger υ reuses for as long.
 
-    With several environments the gains are those of all episodes that have ended, in whichever environment, and
-    each of them makes the temperature grow.
+    With several environments, the gains are those of all finished episodes, and each of them makes the temperature
+    grow.
 
     :param args: see ``EpisodicReuseAlgorithm``
     :param reuse_probability: ψ, the probability to follow the chosen source in the first step of an episode
-    :param reuse_decay: υ, what that probability is multiplied with after each step
+    :param reuse_decay: υ, the factor of that probability after each step
     :param temperature: τ in the first episode
     :param temperature_growth: Δτ, added after each episode
-    :param exploration_initial_eps: initial value of random action probability. PRQL has none beside π-reuse,
-        so it is 0; with another, a step of the learned policy is random with probability ε if that is above ψ_h
+    :param exploration_initial_eps: initial value of random action probability. PRQL explores by π-reuse alone, so it
+        is 0. With another value, a step of the learned policy is random with probability ε where that is above ψ_h
     :param exploration_final_eps: final value of random action probability
     :param kwargs: see ``EpisodicReuseAlgorithm``
     """

@@ -18,7 +18,7 @@ from sb3_caps.reuse.selectors import LEARNED
 
 @dataclass(eq=False)
 class QDaggerSelector(GuideSelector):
-    """Lets the teacher act in whole episodes first, and the student afterwards, see ``QDagger``."""
+    """Let the teacher act in whole episodes first, and the student afterwards, see ``QDagger``."""
 
     teaching: bool
 
@@ -32,29 +32,29 @@ class QDagger(EpisodicReuseAlgorithm):
     """
     QDagger: reincarnating reinforcement learning from a policy
 
-    The guide, here the teacher, acts for the first share of the run, and the student learns from its steps alone.
-    Then the student acts, ε-greedily. In both phases its loss is that of DQN and a distillation loss: the
-    cross-entropy of softmax(Q / T) with the action of the teacher. The weight of the latter is 1 in the first phase,
-    then λ = (teacher's return - student's) / (teacher's return - random policy's), within 0 and 1.
+    In the first part of the run the guide, here called the teacher, acts, and the student learns from its steps. Then
+    the student acts ε-greedily. In both parts, the student's loss is that of DQN plus a distillation loss: the
+    cross-entropy of softmax(Q / T) with the action of the teacher. The weight of distillation is 1 in the first part
+    and then λ = (teacher's return - student's) / (teacher's return - random policy's), within 0 and 1.
 
     Paper: Agarwal and others: Reincarnating Reinforcement Learning, NeurIPS 2022, https://arxiv.org/abs/2206.01626;
-    CleanRL has it for DQN. What was chosen here:
+    CleanRL implements it for DQN. Where this class differs from the paper:
 
-    - The paper's λ = 1 - student's return / teacher's return needs returns above 0. Here a random policy's return is
-      where λ is 1. If no source does better than it, nothing is distilled.
-    - That difference of returns is also the unit of the temperature T, so that it fits rewards of any size, and the
-      distillation loss is scaled to pull as hard as a temporal difference of T does.
-    - Sources give one action each, so the teacher's distribution is all on that action. A teacher with a memory is
-      asked as at the start of an episode.
-    - The student learns while the teacher acts and not afterwards, from one replay buffer, so there are as many
-      gradient steps as in DQN. A step of the teacher is random with probability ε, for more than one way to be seen.
+    - The paper's λ = 1 - student's return / teacher's return needs returns above 0. Here λ is 1 at the return of a
+      random policy. If no source is better than that, nothing is distilled.
+    - The same difference of returns is the unit of the temperature T, so that it fits rewards of any size. The
+      distillation loss is scaled to pull as hard as a temporal difference of T.
+    - Sources give one action each, so the teacher's distribution is all on that action. A recurrent teacher is asked
+      as at the start of an episode.
+    - The student learns while the teacher acts, from one replay buffer, so there are as many gradient steps as in DQN.
+      A step of the teacher is random with probability ε, so that the student sees more than one path.
 
     With several sources, each is tried first and the best one teaches, see ``GuideSelector``.
 
     :param args: see ``EpisodicReuseAlgorithm``
     :param trial_episodes: How many episodes each source is tried for
     :param average_episodes: How many of the latest episodes the student is judged by
-    :param teacher_fraction: Fraction of the run in which the teacher acts, trials of the sources included
+    :param teacher_fraction: Fraction of the run in which the teacher acts, including the trials of the sources
     :param temperature: T as a share of the difference between the teacher's return and a random policy's
     :param kwargs: see ``EpisodicReuseAlgorithm``
     """
@@ -140,10 +140,12 @@ class QDagger(EpisodicReuseAlgorithm):
 
     def distillation_loss(self, q_values: th.Tensor, teacher_actions: th.Tensor) -> th.Tensor:
         """
+        Pull the student's Q-values towards the actions of the teacher.
+
         :param q_values: the student's, of shape (batch, actions)
         :param teacher_actions: the action of the teacher in each state
-        :return: the cross-entropy of softmax(Q / T) with them, weighed so that its gradient for a Q-value is no larger
-            than that of DQN's Huber loss for a temporal difference of T
+        :return: the cross-entropy of softmax(Q / T) with them, weighted so that its gradient for a Q-value is at most
+            that of DQN's Huber loss for a temporal difference of T
         """
         temperature = self.value_temperature
         return temperature * min(temperature, 1.0) * F.cross_entropy(q_values / temperature, teacher_actions)

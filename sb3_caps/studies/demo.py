@@ -29,6 +29,8 @@ N_POINTS = 12
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """
+    Add the arguments of ``sb3-caps demo``.
+
     :param parser: where to add the arguments of this command
     """
     parser.add_argument("--task", choices=TASKS, default="TargetPrime")

@@ -26,9 +26,7 @@ class Greedy(NamedTuple):
     termination: np.ndarray
 
     def flat(self) -> np.ndarray:
-        """
-        :return: the action of the greedy option in each state, of shape (runs, states)
-        """
+        """Return the action of the greedy option in each state, of shape (runs, states)."""
         return np.take_along_axis(self.actions, self.options[..., None], axis=2)[..., 0]
 
 
@@ -56,8 +54,9 @@ class Steps(NamedTuple):
 
 class Learner(ABC):
     """
-    A batch of independent runs of one algorithm. Every method is called with the runs that are still going on, and
-    with arrays that have one row for each of those.
+    A batch of independent runs of one algorithm.
+
+    Every method is called with the runs that are not finished yet, and with arrays that have one row for each of them.
 
     :param n_runs: the number of runs
     :param n_states: the number of states
@@ -73,6 +72,8 @@ class Learner(ABC):
 
     def rows(self, runs: np.ndarray, states: np.ndarray) -> np.ndarray:
         """
+        Find the rows of flattened tables.
+
         :param runs: indices of runs
         :param states: the state of each
         :return: the rows of a table of shape (runs * states, ...)
@@ -82,7 +83,7 @@ class Learner(ABC):
     @abstractmethod
     def begin(self, runs: np.ndarray, states: np.ndarray, draws: np.ndarray) -> None:
         """
-        An episode begins.
+        Start an episode.
 
         :param runs: the runs whose episode begins
         :param states: the first state of each
@@ -92,6 +93,8 @@ class Learner(ABC):
     @abstractmethod
     def act(self, runs: np.ndarray, states: np.ndarray, draws: np.ndarray) -> np.ndarray:
         """
+        Choose an action for each run.
+
         :param runs: the runs
         :param states: the state of each
         :param draws: uniform draws
@@ -108,7 +111,7 @@ class Learner(ABC):
 
     def end(self, runs: np.ndarray, returns: np.ndarray) -> None:
         """
-        An episode has ended.
+        Finish an episode.
 
         :param runs: the runs whose episode has ended
         :param returns: the discounted return of each episode
@@ -117,19 +120,17 @@ class Learner(ABC):
 
     @abstractmethod
     def greedy(self) -> Greedy:
-        """
-        :return: what each run does when it stops exploring
-        """
+        """Return what each run does when it stops exploring."""
 
     @abstractmethod
     def tables(self) -> dict[str, np.ndarray]:
-        """
-        :return: what has been learned, each table with the runs as first axis
-        """
+        """Return what has been learned, each table with the runs as first axis."""
 
 
 def column(configs: Sequence[Config], field: Callable[[Config], float]) -> np.ndarray:
     """
+    Collect one field of all configurations.
+
     :param configs: the configuration of each run
     :param field: what to take from it
     :return: an array with one number for each run
@@ -158,6 +159,8 @@ def epsilon_greedy(
     random_ties: np.ndarray | bool = True,
 ) -> np.ndarray:
     """
+    Choose the best one or, with probability ε, a random one.
+
     :param values: of shape (rows, choices); a choice that a row does not have is minus infinity
     :param epsilon: the probability of a random choice in each row
     :param explore: one uniform draw for each row: explore or not?

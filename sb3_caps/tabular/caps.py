@@ -11,8 +11,10 @@ from sb3_caps.tabular.base import GAMMA, N_ACTIONS, Greedy, Learner, Steps, colu
 @dataclass(frozen=True, eq=False)
 class CAPSConfig:
     """
-    One run of CAPS. Learning rates, discount and β's start are the paper's (Section 5.1). It does not say with which ε
-    CAPS explores there; ``half_life`` was chosen on runs that are not reported (see ``docs/grid_study.md``).
+    The configuration of one run of CAPS.
+
+    Learning rates, discount and initial β are the paper's (Section 5.1). The paper does not give the ε of CAPS:
+    ``half_life`` was chosen on runs that are not reported (see ``docs/grid_study.md``).
 
     :param sources: the action of each source policy in each state
     :param learning_rate: α of Q_O
@@ -51,17 +53,17 @@ class CAPSConfig:
             raise ValueError(f"termination must be from 0 to 1, or None to learn it, not {self.termination}")
 
     def start(self) -> tuple[float, float]:
-        """
-        :return: β of sources and β of primitive options at the start
-        """
+        """Return β of sources and β of primitive options at the start."""
         start = self.initial_termination
         return start if isinstance(start, tuple) else (start, start)
 
 
 class TabularCAPS(Learner):
     """
-    Algorithm 1. Options are in the order sources, then primitives by action; runs with fewer options than others
-    have some that exist only in the tables.
+    CAPS on tables: Algorithm 1 of the paper.
+
+    Options are in the order sources, then primitives by action. Runs with fewer options than others have some that
+    exist only in the tables.
 
     :param configs: one for each run
     :param n_states: the number of states
@@ -185,6 +187,8 @@ def _initial_termination(config: CAPSConfig, n_options: int) -> np.ndarray:
 
 def sigmoid(theta: np.ndarray) -> np.ndarray:
     """
+    Compute the logistic function.
+
     :param theta: any numbers, infinite ones too
     :return: 1 / (1 + exp(-θ)) without overflow
     """

@@ -17,8 +17,9 @@ def call_and_return(
     noise: float = NOISE,
 ) -> np.ndarray:
     """
-    The value of each run's greedy options, executed with their terminations, from simulated episodes. Runs share
-    their random numbers.
+    Evaluate each run's greedy options, executed with their terminations, in simulated episodes.
+
+    Runs share their random numbers.
 
     :param greedy: what a learner does when it stops exploring
     :param tasks: the task of each run

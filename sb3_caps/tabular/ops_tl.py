@@ -13,8 +13,10 @@ from sb3_caps.tabular.q_learning import QConfig, QLearning
 @dataclass(frozen=True, eq=False)
 class OPSTLConfig(QConfig):
     """
-    One run of OPS-TL. Its paper's constants were not at hand; these were chosen on runs that are not reported (see
-    ``docs/grid_study.md``).
+    The configuration of one run of OPS-TL.
+
+    Its constants were chosen on runs that are not reported (see ``docs/grid_study.md``): those of its paper were not
+    available.
 
     :param sources: the action of each source policy in each state
     :param bonus: the weight of UCB1's confidence bonus; 1 is UCB1's own, for rewards from 0 to 1
@@ -33,8 +35,10 @@ class OPSTLConfig(QConfig):
 
 class OPSTL(QLearning):
     """
-    The source policies are the arms of a UCB1 bandit whose reward is the return of an episode. In an episode the chosen
-    source is followed with a probability that decays, else Q-learning acts ε-greedily.
+    OPS-TL on tables.
+
+    The source policies are the arms of a UCB1 bandit whose reward is the return of an episode. The chosen source is
+    followed with a probability that decays within the episode; otherwise Q-learning acts ε-greedily.
 
     :param configs: one for each run, all with the same number of sources
     :param n_states: the number of states

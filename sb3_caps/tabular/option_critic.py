@@ -1,6 +1,7 @@
 """
-Option-Critic (Bacon, Harb and Precup, 2017) on tables, as the appendix of the CAPS paper uses it: the source tasks are
-learned with one intra-option policy each, and these start the options of the target task.
+Option-Critic (Bacon, Harb and Precup, 2017) on tables, as the appendix of the CAPS paper uses it.
+
+The source tasks are learned with one intra-option policy each, and these start the options of the target task.
 
 The paper gives a temperature of 1e-5 for all softmax policies. Three things follow from it, and were needed:
 
@@ -144,6 +145,8 @@ class OptionCritic(Learner):
 
 def softmax(values: np.ndarray, temperature: np.ndarray) -> np.ndarray:
     """
+    Compute the probabilities of a softmax policy.
+
     :param values: of shape (rows, choices)
     :param temperature: one for each row
     :return: the probability of each choice
@@ -154,6 +157,8 @@ def softmax(values: np.ndarray, temperature: np.ndarray) -> np.ndarray:
 
 def sample(probabilities: np.ndarray, draws: np.ndarray) -> np.ndarray:
     """
+    Draw a choice for each row.
+
     :param probabilities: of shape (rows, choices)
     :param draws: one uniform draw for each row
     :return: a choice for each row

@@ -12,12 +12,14 @@ from sb3_caps.tabular.q_learning import QConfig, QLearning
 @dataclass(frozen=True, eq=False)
 class PRQLConfig(QConfig):
     """
-    One run of PRQL; the constants of reuse are its paper's. ``half_life`` plays no role: π-reuse is the exploration.
+    The configuration of one run of PRQL, with the constants of its paper.
+
+    ``half_life`` is not used: π-reuse is the exploration.
 
     :param sources: the action of each source policy in each state
     :param temperature_step: by how much the temperature of the softmax over gains grows in an episode, from 0
     :param reuse: ψ, the probability of following the past policy in the first step of an episode
-    :param reuse_decay: υ, by which ψ is multiplied in each step
+    :param reuse_decay: υ, the factor of ψ in each step
     :param reuse_half_life: K of a factor 1 − k / (k + K) of ψ in episode k; infinite for none, as in its paper
     """
 
@@ -30,8 +32,10 @@ class PRQLConfig(QConfig):
 
 class PRQL(QLearning):
     """
-    For each episode a policy is drawn from a softmax over the average gains of the library and of the new policy. The
-    new policy acts greedily; a past one is followed with probability ψ_h, else the new policy acts ε-greedily with
+    PRQL on tables.
+
+    For each episode, a policy is drawn by a softmax over the mean gains of the library and of the new policy. The new
+    policy acts greedily. A past policy is followed with probability ψ_h; otherwise the new one acts ε-greedily with
     ε = ψ_h.
 
     :param configs: one for each run, all with the same number of sources
@@ -84,6 +88,8 @@ class PRQL(QLearning):
 
 def stack_sources(sources: Sequence[Sequence[np.ndarray]]) -> np.ndarray:
     """
+    Stack the source policies of all runs in one array.
+
     :param sources: for each run the tables of its source policies
     :return: all of them, of shape (runs, sources, states)
     """

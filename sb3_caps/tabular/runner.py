@@ -1,4 +1,4 @@
-"""Runs a batch of tabular learners on grid tasks, episode after episode; can be stopped, pickled and gone on with."""
+"""Runs a batch of tabular learners on grid tasks, episode after episode. It can be stopped, pickled and continued."""
 
 from collections.abc import Callable, Sequence
 
@@ -18,8 +18,10 @@ _CHUNK = 10_000
 
 class Experiment:
     """
-    Independent runs, each until it has finished its episodes. With Numba they are stepped one after the other in
-    machine code, without it all together; what comes out is the same, up to the last digit of exponentials.
+    A batch of independent runs.
+
+    With Numba, runs are stepped one after the other in machine code. Without it, they all step together. The results
+    are the same, up to the last digit of exponentials.
 
     :param learner: the learners of all runs
     :param tasks: the task of each run
@@ -28,7 +30,7 @@ class Experiment:
     :param snapshots: keep the tables of each run when it has finished this many episodes
     :param gamma: the discount factor of the returns that are recorded
     :param noise: the largest deviation of a move in each coordinate
-    :param rewards: the reward of each run at the goal, 1 if nothing is said; ``returns`` are recorded as shares of it
+    :param rewards: the reward of each run at the goal, 1 by default; ``returns`` are recorded as shares of it
     :param use_compiled: False steps all runs together even where Numba is installed
     """
 

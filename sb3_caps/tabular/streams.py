@@ -22,8 +22,9 @@ def mix(numbers: np.ndarray) -> np.ndarray:
 
 class Streams:
     """
-    Uniform draws from [0, 1) for runs that step together. What a run draws depends on its seed only, not on which
-    other runs there are, so that a batch of runs equals the single runs.
+    Uniform draws from [0, 1) for runs that step together.
+
+    What a run draws depends only on its seed and not on the other runs, so a batch of runs equals the single runs.
 
     :param seeds: one for each run
     :param columns: how many draws a run gets for each step
@@ -37,9 +38,7 @@ class Streams:
         self._block: np.ndarray = np.zeros((0, len(seeds), columns))
 
     def next(self) -> np.ndarray:
-        """
-        :return: the draws of the next step, of shape (runs, columns)
-        """
+        """Return the draws of the next step, of shape (runs, columns)."""
         index = self.step % BLOCK
         if index == 0:
             self._fill()

@@ -90,9 +90,11 @@ class WallTable:
 
 class BatchedGrid:
     """
-    Many agents, each with its own task, stepped in one call. Random numbers come from the caller, as uniform draws
-    from [0, 1): three for each start (cell, then row and column inside it) and two for each step (row, column).
-    They are used as :class:`sb3_caps.envs.grid.env.GridEnv` uses its own, so equal draws give equal runs.
+    Many agents, each with its own task, stepped in one call.
+
+    Random numbers come from the caller, as uniform draws from [0, 1): three for each start (cell, then row and column
+    inside it) and two for each step (row, column). They are used as :class:`sb3_caps.envs.grid.env.GridEnv` uses its
+    own, so equal draws give equal runs.
 
     :param tasks: one task for each agent; the maps must have the same shape
     :param noise: the largest deviation of a move in each coordinate

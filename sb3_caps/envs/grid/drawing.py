@@ -17,6 +17,8 @@ AGENT, AGENT_RING, TRAIL = (226, 87, 76), (255, 255, 255), (226, 87, 76)
 
 def draw_map(grid_map: GridMap, goal: int) -> np.ndarray:
     """
+    Draw a map without an agent.
+
     :param grid_map: the map
     :param goal: the goal's cell
     :return: the picture without an agent, of shape (height * CELL, width * CELL, 3)
@@ -40,6 +42,8 @@ def draw_map(grid_map: GridMap, goal: int) -> np.ndarray:
 
 def draw_agent(picture: np.ndarray, trail: Sequence[tuple[float, float]]) -> np.ndarray:
     """
+    Draw the agent and its path.
+
     :param picture: what :func:`draw_map` returned; it is not changed
     :param trail: the positions (row, column) so far, the present one last
     :return: a new picture with the agent and the way it has come, older parts fainter

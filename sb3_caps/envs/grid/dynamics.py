@@ -17,6 +17,8 @@ DIRECTION = (-STEP, STEP, -STEP, STEP)
 
 def check_noise(noise: float) -> float:
     """
+    Check that a move can cross only one border sideways.
+
     :param noise: the largest deviation of a move in each coordinate
     :return: the same, if a move can still cross only one border sideways
     """

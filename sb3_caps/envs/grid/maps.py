@@ -32,6 +32,8 @@ class GridMap:
     @classmethod
     def load(cls, source: "str | Path | GridMap") -> "GridMap":
         """
+        Load a map.
+
         :param source: the name of a built-in map (``"rooms"``, ``"rooms_changed"``), the path of a text file,
             the text itself (anything with a line break), or a map, which is returned as it is
         :return: the map
@@ -51,6 +53,8 @@ class GridMap:
     @classmethod
     def from_text(cls, text: str, name: str = "custom") -> "GridMap":
         """
+        Read a map from its text.
+
         :param text: lines of equal length: ``#`` wall, ``.`` free, and a letter or digit for a free cell that is a
             goal of that name (``1`` to ``4`` are called G1 to G4, ``h`` is g')
         :param name: what to call the map
@@ -97,6 +101,8 @@ class GridMap:
 
     def goal_cell(self, goal: Goal) -> int:
         """
+        Find the cell of a goal.
+
         :param goal: a name of the map, a cell number, or (row, column)
         :return: the number of the goal's cell, which every free cell is sure to reach
         """
@@ -117,6 +123,8 @@ class GridMap:
 
     def start_cells(self, goal: int) -> np.ndarray:
         """
+        Find the cells in which an episode may start.
+
         :param goal: the goal's cell
         :return: the cells in which an episode may start
         """

@@ -19,8 +19,9 @@ N_ACTIONS = len(ACTIONS)
 
 class GridModel:
     """
-    Transition probabilities between the parts of the cells of a map; the goal plays no role in them. Part
-    ``cell * resolution² + row * resolution + column`` is at (row, column) inside its cell.
+    Transition probabilities between the parts of the cells of a map, whatever the goal.
+
+    Part ``cell * resolution² + row * resolution + column`` is at (row, column) inside its cell.
 
     :param grid_map: the map
     :param noise: the largest deviation of a move in each coordinate
@@ -41,6 +42,8 @@ class GridModel:
 
     def parts(self, cells: np.ndarray) -> np.ndarray:
         """
+        Find the parts of cells.
+
         :param cells: some cells
         :return: the parts of each, of shape (cells, parts per cell)
         """
@@ -83,6 +86,8 @@ class GridModel:
 
 def midpoints(inside: int, noise: int) -> np.ndarray:
     """
+    Make the grid of positions and deviations that the model is computed on.
+
     :param inside: the number of positions inside a part in each coordinate
     :param noise: the number of deviations in each coordinate
     :return: all combinations of the midpoints of that many equal intervals of [0, 1], of shape (points, 4). With these
@@ -130,6 +135,8 @@ class Evaluator:
 
     def q_values(self, values: np.ndarray) -> np.ndarray:
         """
+        Compute action values, one step ahead.
+
         :param values: the value of each part
         :return: r + γ V(s') of each action in each part, of shape (action, part)
         """
@@ -137,6 +144,8 @@ class Evaluator:
 
     def policy_values(self, policy: np.ndarray) -> np.ndarray:
         """
+        Evaluate a policy exactly.
+
         :param policy: the action in each cell
         :return: the value of each part under the policy, for a whole horizon
         """
@@ -148,6 +157,8 @@ class Evaluator:
 
     def occupancy(self, policy: np.ndarray) -> np.ndarray:
         """
+        Compute how often a policy visits each part.
+
         :param policy: the action in each cell
         :return: the expected discounted number of visits to each part in an episode
         """
@@ -161,9 +172,7 @@ class Evaluator:
         return total
 
     def optimal_values(self) -> np.ndarray:
-        """
-        :return: the value of each part for an agent that sees it and the time left
-        """
+        """Return the value of each part for an agent that sees it and the time left."""
         values = np.zeros(len(self.start))
         for _ in range(self.horizon):
             values = self.q_values(values).max(axis=0)

@@ -83,6 +83,8 @@ def evaluator(
     resolution: int = RESOLUTION,
 ) -> Evaluator:
     """
+    Make what evaluates policies of a task.
+
     :param grid_map: a map or the name of a built-in one
     :param goal: the name of a goal, a cell number, or (row, column)
     :param gamma: the discount factor
@@ -136,6 +138,8 @@ def plan(
 
 def optimal_policy(grid_map: GridMap | str, goal: Goal, gamma: float = GAMMA) -> TablePolicy:
     """
+    Make the planner's policy for a task.
+
     :param grid_map: a map or the name of a built-in one
     :param goal: the name of a goal, a cell number, or (row, column)
     :param gamma: the discount factor

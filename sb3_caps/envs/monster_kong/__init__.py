@@ -10,6 +10,8 @@ TARGETS = {"MonsterKongG1": ("a", "princess"), "MonsterKongG2": ("b", "gem")}
 
 def task_name(setting: str, goal: str) -> str:
     """
+    Name a task as its id does.
+
     :param setting: ``"a"`` or ``"b"``
     :param goal: an object
     :return: the name of a task as in its id, for instance ``"MonsterKongACoin"``

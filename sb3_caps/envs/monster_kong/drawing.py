@@ -33,6 +33,8 @@ def paste(picture: Image, sprite: Image, x: int, y: int) -> None:
 
 def draw_level(level: Level) -> Image:
     """
+    Draw a map without the agent.
+
     :param level: a map
     :return: its picture at full size without the agent, shape (height, width, 3)
     """
@@ -71,6 +73,8 @@ def _backdrop(height: int, width: int) -> Image:
 
 def agent_poses(table: StateTable) -> npt.NDArray[np.int64]:
     """
+    Find the pose of the agent in each state.
+
     :param table: the states of a map
     :return: the pose of the agent in each, an index of ``POSES``; limbs alternate with the position
     """
@@ -115,6 +119,8 @@ class Painter:
 
     def full(self, state: int) -> Image:
         """
+        Draw a state at full size.
+
         :param state: an index into the table
         :return: the picture at full size, shape (height, width, 3)
         """
@@ -151,6 +157,8 @@ class Painter:
 
 def painter(setting: Setting) -> Painter:
     """
+    Make what draws a map.
+
     :param setting: see ``load_level``
     :return: what draws this map
     """

@@ -107,6 +107,8 @@ class Level:
 
     def check_goal(self, goal: str) -> str:
         """
+        Check that an object is on this map.
+
         :param goal: the object to reach
         :return: the same, if it is on this map
         """

@@ -26,8 +26,10 @@ States = npt.NDArray[np.integer[Any]]
 
 class FeatureObserver:
     """
-    A vector of 21 numbers in [-1, 1]: horizontal and vertical position, vertical velocity, whether bricks and whether a
-    ladder carry the agent, then sine and cosine of both positions at four wavelengths.
+    Observe a vector of 21 numbers in [-1, 1].
+
+    These are horizontal and vertical position, vertical velocity, whether bricks and whether a ladder carry the agent,
+    then sine and cosine of both positions at four wavelengths.
 
     :param level: the map
     :param table: its states
@@ -61,6 +63,8 @@ class FeatureObserver:
 
     def identify(self, observations: Observation) -> npt.NDArray[np.int64]:
         """
+        Find the states of observations.
+
         :param observations: a batch of vectors
         :return: the state of each, exactly
         """
@@ -115,6 +119,8 @@ class PixelObserver:
 
 def observer(setting: Setting, observation: str) -> FeatureObserver | PixelObserver:
     """
+    Make what observes a map.
+
     :param setting: see ``load_level``
     :param observation: ``"pixels"`` or ``"features"``
     :return: what makes observations of this kind

@@ -40,6 +40,8 @@ class Plan:
 
     def values(self, gamma: float = 0.99) -> npt.NDArray[np.float64]:
         """
+        Compute the optimal value of each state.
+
         :param gamma: the discount factor
         :return: the optimal value of each state: the reward of 1 is discounted once for each step but the last
         """
@@ -53,6 +55,8 @@ class Plan:
 
     def optimum(self, gamma: float = 0.99) -> float:
         """
+        Compute the value of an optimal policy.
+
         :param gamma: the discount factor
         :return: the expected discounted return of an optimal policy over the starts
         """
@@ -93,6 +97,8 @@ def _plan_of(level: Level, goal: str) -> Plan:
 
 def steps_to(table: StateTable, targets: npt.NDArray[np.bool_]) -> npt.NDArray[np.int32]:
     """
+    Find the fewest steps to some states.
+
     :param table: the states of a map
     :param targets: the states to reach
     :return: for each state the fewest steps to any of the targets

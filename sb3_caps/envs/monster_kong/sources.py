@@ -17,8 +17,9 @@ LOST = 100_000
 
 class OptimalPolicy:
     """
-    A policy that takes a shortest path to a goal. It can be pickled: only the task is stored, and its solution is
-    found again, from the cache, where it is loaded.
+    A policy that takes a shortest path to a goal.
+
+    It can be pickled: only the task is stored, and its solution is found again when it is loaded, from the cache.
 
     :param setting: ``"a"``, ``"b"``, the path of a map or its text
     :param goal: the object to reach
@@ -60,6 +61,8 @@ def _restore(text: str, name: str, goal: str, observation: str) -> OptimalPolicy
 
 def optimal_policy(setting: Setting, goal: str, observation: str = "pixels") -> OptimalPolicy:
     """
+    Make a policy that takes shortest paths to a goal.
+
     :param setting: ``"a"``, ``"b"``, the path of a map or its text
     :param goal: the object to reach
     :param observation: the kind of observations that it acts on, ``"pixels"`` or ``"features"``
@@ -112,6 +115,8 @@ class PictureIndex:
 
     def pairs(self, observations: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
         """
+        Find the pairs of pictures that observations show.
+
         :param observations: a batch of pixels, shape (batch, 84, 84, 2)
         :return: the index of the pair of pictures that each one shows
         """
@@ -130,6 +135,8 @@ class PictureIndex:
 
     def actions(self, solution: Plan) -> npt.NDArray[np.int64]:
         """
+        Find the best action for each pair of pictures.
+
         :param solution: the solution of a task on this map
         :return: the best action for each pair
         """

@@ -56,6 +56,8 @@ class StateTable:
 
     def reached(self, goal: str) -> npt.NDArray[np.bool_]:
         """
+        Find the states in which the agent touches an object.
+
         :param goal: an object
         :return: for each state, whether the agent touches the object
         """
@@ -63,6 +65,8 @@ class StateTable:
 
     def starts_for(self, goal: str) -> npt.NDArray[np.int32]:
         """
+        Find the states in which an episode may start.
+
         :param goal: an object
         :return: the states in which an episode may start: on bricks, touching neither a spike nor the goal
         """
@@ -70,6 +74,8 @@ class StateTable:
 
     def find(self, body: Body) -> IntArray:
         """
+        Find the states of agents.
+
         :param body: agents in reachable states
         :return: the index of each one's state, -1 where there is no such state
         """
@@ -83,6 +89,8 @@ class StateTable:
 
     def start_at(self, column: int, row: int, name: str = "map") -> int:
         """
+        Find the state of an agent that stands on a tile.
+
         :param column: column of a tile, counted from 0 at the left border
         :param row: row of a tile, counted from 0 at the top border
         :param name: what to call the map in messages

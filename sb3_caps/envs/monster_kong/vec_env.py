@@ -163,6 +163,8 @@ class MonsterKongVecEnv(VecEnv):
 
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
         """
+        Get an attribute of the games.
+
         :param attr_name: an attribute of ``MonsterKongEnv``
         :param indices: of which games, of all by default
         :return: its value for each of them

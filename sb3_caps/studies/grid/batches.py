@@ -58,9 +58,7 @@ class Trial:
     reward: float = 1.0
 
     def describe(self) -> dict[str, Any]:
-        """
-        :return: the trial as plain values; of the sources only the number, since they are tables
-        """
+        """Return the trial as plain values; of the sources only the number, since they are tables."""
         values = {item.name: getattr(self.config, item.name) for item in fields(self.config)}
         described = {key: len(value) if key in ("sources", "preferences") else value for key, value in values.items()}
         return {"variant": self.variant, "task": self.task, "seed": self.seed, "reward": self.reward, **described}
@@ -92,6 +90,8 @@ class Batch:
 
     def episodes(self, of_the_study: int) -> int:
         """
+        Tell how many episodes the trials of this batch have.
+
         :param of_the_study: how many episodes most trials have
         :return: how many those of this batch have
         """
@@ -101,6 +101,8 @@ class Batch:
 @cache
 def task(name: str) -> GridTask:
     """
+    Make a task from its name.
+
     :param name: a key of ``TASKS`` or ``SOURCE_TASKS``, or a map and a cell, as in ``"rooms/123"``
     :return: the task
     """
@@ -119,6 +121,8 @@ def _map(name: str) -> GridMap:
 @cache
 def optimum(name: str) -> Plan:
     """
+    Solve a task.
+
     :param name: a task, as :func:`task` takes it
     :return: the planner's solution
     """
@@ -126,14 +130,14 @@ def optimum(name: str) -> Plan:
 
 
 def planned_sources() -> list[np.ndarray]:
-    """
-    :return: the planner's policies for G1 to G4
-    """
+    """Return the planner's policies for G1 to G4."""
     return [optimum(name).policy for name in SOURCE_TASKS]
 
 
 def each_seed(variant: str, task_name: str, n_seeds: int, config: Any, reward: float = 1.0) -> list[Trial]:
     """
+    Make a trial for each seed.
+
     :param variant: the method, or the ablation
     :param task_name: its task
     :param n_seeds: how many seeds, from 0 on
@@ -170,9 +174,7 @@ def _option_critic_sources(n_seeds: int) -> list[Trial]:
 
 
 def nothing_learned() -> np.ndarray:
-    """
-    :return: the preferences of an option of Option-Critic at the start
-    """
+    """Return the preferences of an option of Option-Critic at the start."""
     return np.zeros((_map("rooms").n_cells, N_ACTIONS))
 
 
@@ -196,9 +198,7 @@ def _ablations(n_seeds: int) -> list[Trial]:
 
 
 def ablations() -> dict[str, CAPSConfig]:
-    """
-    :return: the configuration of each row of the ablation table
-    """
+    """Return the configuration of each row of the ablation table."""
     sources = planned_sources()
     best = optimum("g").policy
     plain = CAPSConfig(sources)
@@ -231,6 +231,8 @@ def ablations() -> dict[str, CAPSConfig]:
 
 def planned(config: Callable[..., Any], **changes: Any) -> Callable[[], Any]:
     """
+    Make a configuration with the planner's policies as sources.
+
     :param config: the class of a configuration
     :param changes: what is not as it is by itself
     :return: what makes it, with the planner's sources

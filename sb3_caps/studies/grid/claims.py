@@ -34,6 +34,8 @@ class Claim(NamedTuple):
 
 def claims(study: Study, margin: float) -> list[Claim]:
     """
+    Compare the results with the paper's claims.
+
     :param study: the finished results
     :param margin: a smaller difference of areas does not matter
     :return: all rows
@@ -158,6 +160,8 @@ def _terminations_on_g(study: Study) -> list[Claim]:
 
 def terminations(study: Study, variant: str) -> tuple[np.ndarray, np.ndarray]:
     """
+    Compute β where sources are wrong, and where they are right.
+
     :param study: the finished results
     :param variant: CAPS or a variant of it
     :return: for each run the mean β on g of sources whose action is wrong, and of those that are right, over the states

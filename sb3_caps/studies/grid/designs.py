@@ -51,6 +51,8 @@ TUNING_SEEDS = range(1000, 1005)
 
 def at(method: str, reward: float | None = None, half_life: float | None = None) -> str:
     """
+    Name a cell of the surface.
+
     :param method: a method
     :param reward: R, where it plays a role
     :param half_life: K of ε, where it plays a role
@@ -159,9 +161,7 @@ _RATES = (0.1, 0.5)
 
 
 def choices() -> dict[str, Choice]:
-    """
-    :return: all that is tuned: four methods, two readings of the rule of reuse and two ways to break ties
-    """
+    """Return all that is tuned: four methods, two readings of the reuse rule, and two ways to break ties."""
     readings = {
         "CAPS": Choice(
             "caps",
@@ -239,6 +239,8 @@ def _tuned(learner: str) -> Any:
 
 def chosen(learner: str, tuning: Tables) -> dict[str, int]:
     """
+    Choose the best settings of a learner.
+
     :param learner: the name of the batches of a learner
     :param tuning: the result of its tuning
     :return: for each of its choices the setting with the largest mean area, as shares of the optima of the source tasks
@@ -278,6 +280,8 @@ TUNING = {
 
 def targets(map_name: str) -> list[str]:
     """
+    Draw random targets on a map.
+
     :param map_name: a map
     :return: goals drawn from its free cells that are no goal of the paper, as tasks
     """
@@ -345,6 +349,8 @@ ALL: dict[str, Batch] = {**FIGURES, **SURFACE, **TUNING, **TARGETS, **THEOREMS}
 
 def with_needed(names: Sequence[str]) -> list[str]:
     """
+    Add the batches that others need.
+
     :param names: some batches
     :return: these and all that they need, in an order in which they can be run
     """

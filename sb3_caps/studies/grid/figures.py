@@ -33,6 +33,8 @@ SHOWN_SEED = 0
 
 def draw_figure(study: Study, number: int, folder: Path) -> list[Path]:
     """
+    Draw a figure of the paper.
+
     :param study: the finished results
     :param number: the figure of the paper
     :param folder: where to put the pictures

@@ -18,6 +18,8 @@ TOLERANCE = 0.01
 
 def episodes_to(returns: np.ndarray, level: float) -> np.ndarray:
     """
+    Count the episodes until a return is reached.
+
     :param returns: the return of each episode, of shape (runs, episodes)
     :param level: a return
     :return: for each run, after how many episodes the mean of the last ``WINDOW`` was first at that level; infinite if
@@ -51,6 +53,8 @@ class Study:
 
     def array(self, variant: str, task_name: str, name: str) -> np.ndarray:
         """
+        Get an array of the results of a variant on a task.
+
         :param variant: a method or ablation; for source tasks the name of their batch
         :param task_name: the task
         :param name: an array of the result
@@ -64,6 +68,8 @@ class Study:
 
     def has(self, variant: str, task_name: str) -> bool:
         """
+        Tell whether a variant has finished a task.
+
         :param variant: a method or ablation
         :param task_name: the task
         :return: whether it is finished
@@ -72,6 +78,8 @@ class Study:
 
     def average_from_start(self, variant: str, task_name: str) -> np.ndarray:
         """
+        Compute the paper's curves.
+
         :param variant: a method or ablation
         :param task_name: the task
         :return: the paper's curves: the mean return of all episodes so far, of shape (runs, episodes)
@@ -81,6 +89,8 @@ class Study:
 
     def moving_average(self, variant: str, task_name: str) -> np.ndarray:
         """
+        Compute curves of the latest episodes.
+
         :param variant: a method or ablation
         :param task_name: the task
         :return: the mean return of the last ``WINDOW`` episodes, of shape (runs, episodes)
@@ -89,6 +99,8 @@ class Study:
 
     def area(self, variant: str, task_name: str) -> np.ndarray:
         """
+        Compute the area under the curve.
+
         :param variant: a method or ablation
         :param task_name: the task
         :return: the mean return of all episodes as a share of the optimum, for each run: the area under the curve
@@ -97,6 +109,8 @@ class Study:
 
     def last_tenth(self, variant: str, task_name: str) -> np.ndarray:
         """
+        Compute the mean return at the end of the runs.
+
         :param variant: a method or ablation
         :param task_name: the task
         :return: the mean return of the last tenth of the episodes as a share of the optimum, for each run
@@ -106,6 +120,8 @@ class Study:
 
     def final(self, variant: str, task_name: str) -> np.ndarray:
         """
+        Compute the value of the greedy options.
+
         :param variant: a method or ablation
         :param task_name: the task
         :return: the value of the greedy options as they are executed, as a share of the optimum, for each run
@@ -114,6 +130,8 @@ class Study:
 
     def flat(self, variant: str, task_name: str) -> np.ndarray:
         """
+        Compute the value of the greedy options where every option ends after each step.
+
         :param variant: a method or ablation
         :param task_name: the task
         :return: the same when every option ends after each step, which the planner's model evaluates exactly
@@ -125,6 +143,8 @@ class Study:
 
     def row(self, variant: str, task_name: str) -> list[str]:
         """
+        Make a row of a table.
+
         :param variant: a method or ablation
         :param task_name: the task
         :return: its row of a table: name, episodes until 90% of the optimum, area under the curve, final greedy value
@@ -155,6 +175,8 @@ class Study:
 
 def optimal_actions(task_name: str) -> np.ndarray:
     """
+    Find the optimal actions of a task.
+
     :param task_name: the task
     :return: whether each action is optimal in each cell, within ``TOLERANCE``
     """
@@ -164,6 +186,8 @@ def optimal_actions(task_name: str) -> np.ndarray:
 
 def visits_of_plan(task_name: str) -> np.ndarray:
     """
+    Compute how often the planner's policy visits each cell.
+
     :param task_name: the task
     :return: the expected discounted number of visits of the planner's policy to each cell
     """
@@ -174,6 +198,8 @@ def visits_of_plan(task_name: str) -> np.ndarray:
 
 def source_agreement(task_name: str) -> np.ndarray:
     """
+    Find the cells in which the actions of sources are optimal.
+
     :param task_name: the task
     :return: for each planned source and each cell, whether its action is optimal for the task
     """

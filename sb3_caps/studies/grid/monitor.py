@@ -13,6 +13,8 @@ from sb3_caps.studies.shared.plots import new_figure
 
 def option_maps(model: Any, episode: Episode) -> dict[str, Any]:
     """
+    Draw maps of options and terminations, for ``OptionMonitor``.
+
     :param model: a CAPS model on a task of ``sb3_caps/Grid-v0``
     :param episode: the evaluation episode, which the maps do not need
     :return: figures of Matplotlib: ``"chosen_options"``, and ``"termination_maps"`` if there are sources

@@ -39,6 +39,8 @@ from sb3_caps.tabular.caps import sigmoid
 
 def tuning(study: Study, folder: Path, margin: float) -> tuple[list[Path], str]:
     """
+    Report the settings that were chosen and what they are worth.
+
     :param study: the finished results
     :param folder: not needed: there is no figure
     :param margin: a smaller difference of areas does not matter
@@ -76,6 +78,8 @@ def tuning(study: Study, folder: Path, margin: float) -> tuple[list[Path], str]:
 
 def compared(reward: float) -> tuple[tuple[str, str], ...]:
     """
+    List the comparisons on random targets.
+
     :param reward: R
     :return: pairs of variants with that reward, of which the first is better if the paper is right
     """
@@ -94,6 +98,8 @@ def compared(reward: float) -> tuple[tuple[str, str], ...]:
 
 def random_targets(study: Study, folder: Path, margin: float) -> tuple[list[Path], str]:
     """
+    Report the results on random targets.
+
     :param study: the finished results
     :param folder: where to put the figure
     :param margin: a smaller difference of areas does not matter
@@ -141,6 +147,8 @@ def _areas(study: Study, variant: str, map_name: str) -> np.ndarray:
 
 def highest(name: str) -> float:
     """
+    Compute the optimum of a task roughly.
+
     :param name: a task
     :return: the optimum of a coarse model, in which a cell is one state; the planner's own takes seconds to find
     """
@@ -153,6 +161,8 @@ def highest(name: str) -> float:
 
 def theorems(study: Study, folder: Path, margin: float) -> tuple[list[Path], str]:
     """
+    Report the long runs.
+
     :param study: the finished results
     :param folder: where to put the figure
     :param margin: not needed: there are no comparisons
@@ -195,6 +205,8 @@ def theorems(study: Study, folder: Path, margin: float) -> tuple[list[Path], str
 
 def terminations(study: Study, variant: str) -> tuple[np.ndarray, np.ndarray]:
     """
+    Compute the β of non-optimal options and its prediction.
+
     :param study: with the results of one batch of long runs
     :param variant: one of its variants
     :return: the mean β of non-optimal options, and what Equation 2 predicts, of shape (snapshots, runs)

@@ -29,8 +29,10 @@ CHECKPOINT, RESULT = "checkpoint.pkl", "result.npz"
 
 class Results:
     """
-    The results of a study on disk: for each batch a folder with the configuration of every trial (``config.json``),
-    the command, and when it is finished the raw curves and tables (``result.npz``); until then, a checkpoint.
+    The results of a study on disk.
+
+    Each batch has a folder with the configuration of every trial (``config.json``) and the command. When it is
+    finished, the raw curves and tables are there too (``result.npz``); until then, a checkpoint.
 
     :param folder: the folder of all results
     :param n_runs: the number of trials of each variant
@@ -42,6 +44,8 @@ class Results:
 
     def path(self, batch: str, file: str) -> Path:
         """
+        Find a file of a batch.
+
         :param batch: the name of a batch
         :param file: one of its files
         :return: where it is
@@ -50,6 +54,8 @@ class Results:
 
     def is_finished(self, batch: str) -> bool:
         """
+        Tell whether a batch is finished.
+
         :param batch: the name of a batch
         :return: whether its result is on disk
         """
@@ -57,6 +63,8 @@ class Results:
 
     def load(self, batch: str) -> dict[str, np.ndarray]:
         """
+        Load the results of a batch.
+
         :param batch: the name of a finished batch
         :return: ``returns``, ``greedy_values``, the greedy options and the tables, with one row for each trial
         """
@@ -65,6 +73,8 @@ class Results:
 
     def trials(self, batch: str) -> list[Trial]:
         """
+        Make the trials of a batch.
+
         :param batch: the name of a batch whose needs are finished
         :return: its trials
         """
@@ -73,6 +83,8 @@ class Results:
 
     def run(self, batch: str) -> Run:
         """
+        Make a run of the study from a batch.
+
         :param batch: the name of a batch whose needs are finished
         :return: the batch as a run of the study
         """
@@ -171,6 +183,8 @@ def _start(results: Results, batch: str, trials: list[Trial]) -> Experiment:
 
 def snapshot_episodes(batch: str, episodes: int) -> list[int]:
     """
+    List the episodes after which tables are kept.
+
     :param batch: the name of a batch
     :param episodes: how many most trials of the study have
     :return: after how many episodes its tables are kept
@@ -216,6 +230,8 @@ def _blocks(returns: np.ndarray) -> np.ndarray:
 
 def evaluate(greedy: Greedy, trials: Sequence[Trial], noise: float) -> np.ndarray:
     """
+    Evaluate what was learned.
+
     :param greedy: what the trials do when they stop exploring
     :param trials: the trials
     :param noise: the largest deviation of a move

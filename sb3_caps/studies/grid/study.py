@@ -32,6 +32,8 @@ CURVE_HEADER = ["method", "episodes until 90% of the optimum", "area under the c
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """
+    Add the arguments of ``sb3-caps reproduce grid``.
+
     :param parser: of ``sb3-caps reproduce grid``
     """
     parts = "; ".join(f"{name}: {part.help} ({part.runs} runs)" for name, part in PARTS.items())
@@ -97,6 +99,8 @@ def run(args: argparse.Namespace) -> int:
 
 def tables(study: Study, margin: float) -> str:
     """
+    Write the tables of the paper's figures.
+
     :param study: the finished results
     :param margin: a smaller difference of areas does not matter
     :return: all tables as Markdown
@@ -122,6 +126,8 @@ def tables(study: Study, margin: float) -> str:
 
 def ablation_rows(study: Study) -> list[list[str]]:
     """
+    Make the rows of the ablations.
+
     :param study: the finished results
     :return: a row for CAPS and for each change of it, on task g
     """
@@ -139,6 +145,8 @@ def ablation_rows(study: Study) -> list[list[str]]:
 
 def source_rows(study: Study) -> list[list[str]]:
     """
+    Make the rows of the source tasks.
+
     :param study: the finished results
     :return: how good the learned source policies are, as a share of the optimum of their tasks
     """

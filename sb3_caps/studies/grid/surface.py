@@ -23,6 +23,8 @@ MARKS = {HELD: "+", FAILED: "−", OPPOSITE: "<", NO_DIFFERENCE: "=", UNDECIDED:
 
 def cell(method: str, reward: float, half_life: float) -> str:
     """
+    Name the variant of a cell of the surface.
+
     :param method: one of ``METHODS``
     :param reward: R
     :param half_life: K of ε
@@ -75,6 +77,8 @@ STATEMENTS = (
 
 def report(study: Study, folder: Path, margin: float) -> tuple[list[Path], str]:
     """
+    Report the surface.
+
     :param study: the finished results
     :param folder: where to put the figure
     :param margin: a smaller difference of areas does not matter
@@ -98,6 +102,8 @@ def report(study: Study, folder: Path, margin: float) -> tuple[list[Path], str]:
 
 def area_rows(study: Study) -> Iterator[list[str]]:
     """
+    Make the rows of areas.
+
     :param study: the finished results
     :return: a row of areas for each task, K and R
     """
@@ -114,6 +120,8 @@ def area_rows(study: Study) -> Iterator[list[str]]:
 
 def statement_rows(study: Study, margin: float) -> Iterator[list[str]]:
     """
+    Make the rows of statements.
+
     :param study: the finished results
     :param margin: a smaller difference does not matter
     :return: for each statement and K a mark for each R
@@ -128,6 +136,8 @@ def statement_rows(study: Study, margin: float) -> Iterator[list[str]]:
 
 def count_rows(study: Study, margin: float) -> Iterator[list[str]]:
     """
+    Count the statements that hold.
+
     :param study: the finished results
     :param margin: a smaller difference does not matter
     :return: for each reading of OPS-TL and each K, how many statements hold at each R
@@ -146,6 +156,8 @@ def count_rows(study: Study, margin: float) -> Iterator[list[str]]:
 
 def judge(study: Study, statement: Statement, reward: float, half_life: float, margin: float) -> str:
     """
+    Judge a statement in one cell.
+
     :param study: the finished results
     :param statement: a statement
     :param reward: R
@@ -163,6 +175,8 @@ def judge(study: Study, statement: Statement, reward: float, half_life: float, m
 
 def draw(study: Study, path: Path) -> Path:
     """
+    Draw the surface.
+
     :param study: the finished results
     :param path: of the picture
     :return: the same

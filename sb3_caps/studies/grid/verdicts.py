@@ -84,8 +84,6 @@ def at_least(found: Interval, bar: float) -> str:
 
 @cache
 def bars() -> Mapping[str, float]:
-    """
-    :return: how much each sentence about a level needs, from ``bars.yml``
-    """
+    """Return how much each sentence about a level needs, from ``bars.yml``."""
     text = resources.files(__package__).joinpath("bars.yml").read_text()
     return require("yaml", "studies").safe_load(text)

@@ -36,6 +36,8 @@ N_EVALUATIONS = 15
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """
+    Add the arguments of ``sb3-caps reproduce grid-networks``.
+
     :param parser: of ``sb3-caps reproduce grid-networks``
     """
     parser.add_argument("--task", nargs="+", choices=TASKS, default=list(TASKS), help="g, g′, and g on the changed map")
@@ -96,6 +98,8 @@ def run(args: argparse.Namespace) -> int:
 
 def build(config: dict[str, Any]) -> OffPolicyAlgorithm:
     """
+    Build the model of a run.
+
     :param config: of a run
     :return: a model that has not learned anything yet
     """
@@ -108,7 +112,7 @@ def build(config: dict[str, Any]) -> OffPolicyAlgorithm:
 
 
 def grid_sources() -> list[SourcePolicy]:
-    """:return: the planner's policies for the source tasks"""
+    """Return the planner's policies for the source tasks."""
     return [as_source(optimal_policy("rooms", source, GAMMA), name=source) for source in SOURCES]
 
 

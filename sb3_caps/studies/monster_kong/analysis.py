@@ -30,6 +30,8 @@ N_GAMES = 64
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """
+    Add the arguments of ``sb3-caps reproduce monster-kong-analysis``.
+
     :param parser: of ``sb3-caps reproduce monster-kong-analysis``
     """
     parser.add_argument("--setting", default=TASKS["tuning"][0], help="the map: a, b or a file; that of tuning")
@@ -59,6 +61,8 @@ def run(args: argparse.Namespace) -> int:
 
 def option_actions(setting: str | Path, goal: str) -> np.ndarray:
     """
+    Find the actions of all options in all states.
+
     :param setting: the map
     :param goal: of the target task
     :return: for each state, the action of each source (shortest paths to the other objects), then each primitive's
@@ -124,8 +128,9 @@ def noise_table(setting: str | Path, goals: list[str], seed: int = 0) -> Iterato
 
 def termination_table(setting: str | Path, goals: list[str], seed: int = 0) -> Iterator[str]:
     """
-    How well option values, exact and with some noise, tell whether the action of a source is the best one: what β can
-    learn at best.
+    Compute what β can learn at best.
+
+    That is how well option values, exact and with some noise, tell whether the action of a source is the best one.
 
     :param setting: the map
     :param goals: of the target tasks
@@ -150,6 +155,8 @@ def termination_table(setting: str | Path, goals: list[str], seed: int = 0) -> I
 
 def area_of_wrong(scores: np.ndarray, sources: np.ndarray, solution: Plan) -> float:
     """
+    Measure how well scores tell where sources are wrong.
+
     :param scores: of each source in each state, high where its action should not be the best one
     :param sources: its action
     :param solution: which knows
@@ -162,6 +169,8 @@ def area_of_wrong(scores: np.ndarray, sources: np.ndarray, solution: Plan) -> fl
 
 def lost_by_sources(values: np.ndarray, actions: np.ndarray, sources: np.ndarray) -> np.ndarray:
     """
+    Compute what is lost by following sources.
+
     :param values: Q_O(s, o), of shape (states, options)
     :param actions: the action of each option, of the same shape; every action is that of one of them
     :param sources: the action of each source, of shape (states, sources)

@@ -71,6 +71,8 @@ class ExactEvaluation:
 
     def with_drawn_terminations(self, model: CAPS, seed: int) -> Outcome:
         """
+        Evaluate a model whose terminations are drawn.
+
         :param model: whose options end with probability β, as in the paper's algorithm
         :param seed: of the draws
         :return: an episode from each start
@@ -84,6 +86,8 @@ class ExactEvaluation:
         self, greedy: np.ndarray, ends: np.ndarray, actions: np.ndarray, generator: np.random.Generator | None = None
     ) -> Outcome:
         """
+        Follow options from every start.
+
         :param greedy: for each state, the option that is chosen there, or how likely each of them is
         :param ends: for each state and option, whether the option ends there; with what probability, where it is drawn
         :param actions: for each state and option, the action it takes
@@ -127,7 +131,9 @@ class ExactEvaluation:
                 return execution.greedy_options(values), execution.ends(values, beta), actions
             if controller in (SAMPLED_ACTOR, BEST[SAMPLED_ACTOR]):
                 acting = model.policy.acting(best=controller == BEST[SAMPLED_ACTOR])
-                chosen = acting.option_probabilities(self.observations)
+                chosen = np.zeros(actions.shape, dtype=np.float32)
+                n_sources = model.options.n_sources
+                chosen[:, n_sources:] = acting.action_probabilities(self.observations, actions[:, :n_sources])
             else:
                 # A source, or the likeliest option of the actor: as at the start of an episode
                 _, (chosen, *_) = model.predict(self.observations, deterministic=True)
@@ -139,6 +145,8 @@ class ExactEvaluation:
 
     def actions_of(self, model: CAPS) -> np.ndarray:
         """
+        Find the actions of a model's options in all states.
+
         :param model: with the sources of the task
         :return: for each state, the action of each option
         """

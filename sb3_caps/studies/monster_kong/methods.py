@@ -40,6 +40,8 @@ class Preset:
 
     def entry(self, algorithm: str, observation: str) -> dict[str, Any]:
         """
+        Read the settings of an algorithm.
+
         :param algorithm: a name in ``ALGORITHMS``
         :param observation: what it learns from
         :return: its settings
@@ -80,6 +82,8 @@ class Method:
 
     def learns_from(self, observation: str) -> str:
         """
+        Tell which settings fit an observation.
+
         :param observation: what the environment shows
         :return: which settings fit: those for features also where it observes the features of the sources
         """
@@ -128,6 +132,8 @@ LABELS = {name: method.label for name, method in ALL_METHODS.items()}
 
 def entry_of(config: dict[str, Any]) -> dict[str, Any]:
     """
+    Read the settings of a run.
+
     :param config: of a run
     :return: its settings in ``zoo_configs``
     """
@@ -137,6 +143,8 @@ def entry_of(config: dict[str, Any]) -> dict[str, Any]:
 
 def horizon_of(config: dict[str, Any]) -> int:
     """
+    Read the length of the episodes that a run learns in.
+
     :param config: of a run
     :return: after how many steps an episode of learning is truncated; those of evaluation always have ``HORIZON``
     """

@@ -39,6 +39,8 @@ class Trajectory(NamedTuple):
 
 def draw_pictures(run: Run, folder: Path, name: str) -> Iterator[str]:
     """
+    Draw what a run of CAPS has learned.
+
     :param run: a finished run of CAPS
     :param folder: where the pictures go
     :param name: part of their names
@@ -84,6 +86,8 @@ def play(model: CAPS, setting: str, goal: str, observation: str) -> Trajectory:
 
 def colour_of(model: CAPS, option: int) -> str:
     """
+    Choose the colour of an option.
+
     :param model: whose options
     :param option: one of them
     :return: its colour: one for each source, the same for all primitive options
@@ -160,6 +164,8 @@ def _draw_going_on(model: CAPS, setting: str) -> Any:
 
 def lost_shares(values: np.ndarray) -> np.ndarray:
     """
+    Compute how much less options are worth than the best one.
+
     :param values: Q_O, of shape (states, options)
     :return: how much less each option is worth than the best one, as a share of that; 0 where nothing is worth anything
     """

@@ -49,6 +49,8 @@ class UselessPolicy:
 
 def source_goals(setting: str | Path, goal: str) -> list[str]:
     """
+    List the goals of the source tasks.
+
     :param setting: the map
     :param goal: the object to reach in the target task
     :return: the objects of the source tasks: all others, in the paper's order
@@ -80,6 +82,8 @@ def make_sources(setting: str, goal: str, observation: str, kind: str, folder: P
 
 def network_file(folder: Path, setting: str, goal: str, observation: str) -> Path:
     """
+    Find the file of a source network.
+
     :param folder: of the study
     :param setting: the map
     :param goal: the object that the network goes to
@@ -261,6 +265,8 @@ def standardize(model: DQN, inputs: th.Tensor) -> None:
 
 def pictures_of_starts(setting: str | Path, goal: str) -> th.Tensor:
     """
+    Draw the first picture of an episode from every start.
+
     :param setting: the map
     :param goal: the object to reach
     :return: the first picture of an episode from every start, channels first

@@ -51,6 +51,8 @@ N_EVALUATIONS = 4
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """
+    Add the arguments of ``sb3-caps reproduce monster-kong``.
+
     :param parser: of ``sb3-caps reproduce monster-kong``
     """
     parser.add_argument("--task", nargs="+", choices=TASKS, default=list(REPORTED), help="the paper's target tasks")
@@ -124,12 +126,14 @@ def run_all(runs: list[Run], args: argparse.Namespace) -> bool:
 
 
 def source_kind(args: argparse.Namespace, observation: str) -> str:
-    """:return: where the sources of a task come from"""
+    """Return where the sources of a task come from."""
     return args.sources or ("networks" if observation == "pixels" else "planner")
 
 
 def plan_runs(args: argparse.Namespace) -> list[Run]:
     """
+    Plan the runs of the study.
+
     :param args: what ``add_arguments`` asked for
     :return: all runs, finished or not
     """
@@ -155,6 +159,8 @@ def plan_runs(args: argparse.Namespace) -> list[Run]:
 
 def build(config: dict[str, Any], env: VecEnv) -> DQN:
     """
+    Build the model of a run.
+
     :param config: of a run
     :param env: to learn in
     :return: a model that has not learned anything yet
@@ -177,6 +183,8 @@ def build(config: dict[str, Any], env: VecEnv) -> DQN:
 
 def sources_of(config: dict[str, Any]) -> list[SourcePolicy]:
     """
+    Make the source policies of a run.
+
     :param config: of a run
     :return: its source policies
     """

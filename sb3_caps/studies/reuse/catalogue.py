@@ -38,6 +38,8 @@ HEURISTIC = "heuristic"
 
 def load_trained(folder: Path, *names: str) -> list[Any]:
     """
+    Load trained sources.
+
     :param folder: with trained models
     :param names: of entries of ``sources`` or ``references`` in ``zoo_configs/reuse.yml``, or ``"heuristic"``
     :return: a source for each
@@ -54,6 +56,8 @@ def load_trained(folder: Path, *names: str) -> list[Any]:
 
 def batched_env(world: Callable[..., World], n_envs: int, seed: int, **kwargs: Any) -> VecEnv:
     """
+    Make environments that step on arrays.
+
     :param world: makes a world
     :param n_envs: number of environments
     :param seed: of their random numbers
@@ -65,6 +69,8 @@ def batched_env(world: Callable[..., World], n_envs: int, seed: int, **kwargs: A
 
 def lander(n_envs: int, seed: int, sign: float = 1.0, **kwargs: Any) -> VecEnv:
     """
+    Make environments of the lander.
+
     :param n_envs: number of environments
     :param seed: of their random numbers
     :param sign: of the rewards; -1 pays for crashing
@@ -81,6 +87,8 @@ def lander(n_envs: int, seed: int, sign: float = 1.0, **kwargs: Any) -> VecEnv:
 
 def minatar(n_envs: int, seed: int, **kwargs: Any) -> VecEnv:
     """
+    Make environments of MinAtar.
+
     :param n_envs: number of environments
     :param seed: of their random numbers
     :param kwargs: of ``MinAtar``
@@ -90,7 +98,7 @@ def minatar(n_envs: int, seed: int, **kwargs: Any) -> VecEnv:
 
 
 def lander_heuristic() -> Any:
-    """:return: the rule that Gymnasium has for its lander"""
+    """Return Gymnasium's own rule for its lander."""
     heuristic = require("gymnasium.envs.box2d.lunar_lander", "reuse").heuristic
     # All that it asks an environment for
     discrete = SimpleNamespace(unwrapped=SimpleNamespace(continuous=False))
@@ -214,12 +222,12 @@ def _register_errands(name: str, make_world: Callable[[], Errands], places: str,
 
 
 def key_and_door() -> Errands:
-    """:return: a maze in which a key opens a door, and nothing else is paid"""
+    """Return a maze in which a key opens a door, with no other reward."""
     return Errands((MAPS / "keydoor.txt").read_text(), [("K", "D")])
 
 
 def delivery() -> Errands:
-    """:return: fetch a package from one of two places and bring it to one of two others: 20 in the end, at 1 a step"""
+    """Return the errand of a package, from one of two places to one of two others: 20 at the end, at 1 a step."""
     return Errands((MAPS / "delivery.txt").read_text(), list(product("AB", "CD")), reward=20.0, cost=1.0)
 
 

@@ -56,6 +56,8 @@ def draw_overview(groups: Mapping[str, Sequence[Result]]) -> Any:
 
 def draw_tasks(results: Sequence[Result], labels: Sequence[str]) -> Any:
     """
+    Draw the mean curves of all methods on each task.
+
     :param results: all of them
     :param labels: all methods; those with bad sources are left to the table, unless there is nothing else
     :return: a figure with the mean curve of each method on each task, with intervals where these can be told apart
@@ -66,6 +68,8 @@ def draw_tasks(results: Sequence[Result], labels: Sequence[str]) -> Any:
 
 def draw_runs(results: Sequence[Result], labels: Sequence[str]) -> Any:
     """
+    Draw a line for each run.
+
     :param results: all of them
     :param labels: all methods
     :return: a figure with a thin line for each run

@@ -56,12 +56,14 @@ class Random:
 
 
 def n_episodes(task: Task) -> int:
-    """:return: how many episodes tell what a policy is worth: as many as those of a finished model, at least"""
+    """Return how many episodes to evaluate a policy for, at least as many as for a finished model."""
     return max(EPISODES, task.settings["final_episodes"])
 
 
 def mean_return(policy: Any, task: Task, env: VecEnv, episodes: int | None = None) -> float:
     """
+    Evaluate a policy.
+
     :param policy: anything with ``predict``
     :param task: the task
     :param env: environments of it

@@ -79,6 +79,8 @@ class Result:
 
 def records(runs: Sequence[Run], trained: Path) -> list[Record]:
     """
+    Read the results of runs.
+
     :param runs: finished runs
     :param trained: the folder of trained sources
     :return: of each run: its names and its curve, its final return, and what the best source gets alone
@@ -98,6 +100,8 @@ def records(runs: Sequence[Run], trained: Path) -> list[Record]:
 
 def collect(found: Sequence[Record]) -> list[Result]:
     """
+    Group results by task, sources and method.
+
     :param found: what ``records`` remembered
     :return: them by task, sources and method
     """
@@ -119,6 +123,8 @@ def collect(found: Sequence[Record]) -> list[Result]:
 
 def by_label(results: Sequence[Result]) -> dict[str, list[Result]]:
     """
+    Group results by label, on the tasks that all labels have.
+
     :param results: of any tasks and methods
     :return: those of each label, on the tasks that all labels have: means over different tasks cannot be compared
     """
@@ -165,6 +171,8 @@ def write_report(found: Sequence[Record], folder: Path) -> str:
 
 def how_long(found: Sequence[Record]) -> str:
     """
+    Tell how long the runs took.
+
     :param found: what ``records`` remembered
     :return: how much there was to do
     """
@@ -174,6 +182,8 @@ def how_long(found: Sequence[Record]) -> str:
 
 def overall_table(groups: Mapping[str, Sequence[Result]]) -> str:
     """
+    Write the table of means over tasks.
+
     :param groups: the results of each label, on the same tasks in the same order
     :return: a table in Markdown
     """
@@ -207,6 +217,8 @@ def overall_table(groups: Mapping[str, Sequence[Result]]) -> str:
 
 def wide_table(results: Sequence[Result], cell: Callable[[Result], str]) -> str:
     """
+    Write a table with a row for each task and a column for each label.
+
     :param results: all of them
     :param cell: what to tell of each
     :return: a table in Markdown, a row for each task and a column for each label
@@ -219,6 +231,8 @@ def wide_table(results: Sequence[Result], cell: Callable[[Result], str]) -> str:
 
 def ablation_table(groups: Mapping[str, Sequence[Result]]) -> str | None:
     """
+    Write the table of ablations.
+
     :param groups: as of ``overall_table``
     :return: a table in Markdown of what each ablation costs, None where there is none
     """
@@ -238,6 +252,8 @@ def ablation_table(groups: Mapping[str, Sequence[Result]]) -> str | None:
 
 def difference(scores: Scores, others: Scores) -> str:
     """
+    Compute the mean difference of two methods.
+
     :param scores: by task
     :param others: those of another method
     :return: by how much the first are higher in the mean over tasks, with its interval
@@ -248,6 +264,8 @@ def difference(scores: Scores, others: Scores) -> str:
 
 def share_of(scores: Scores, others: Scores) -> str:
     """
+    Compute the ratio of the means of two methods.
+
     :param scores: by task
     :param others: those of another method
     :return: how many times the mean of the others the mean over tasks is, with its interval
@@ -258,6 +276,8 @@ def share_of(scores: Scores, others: Scores) -> str:
 
 def with_interval(scores: Scores, statistic: Callable[[Scores], float]) -> str:
     """
+    Compute a statistic and its interval.
+
     :param scores: by task
     :param statistic: of all tasks
     :return: it with its interval
@@ -268,6 +288,8 @@ def with_interval(scores: Scores, statistic: Callable[[Scores], float]) -> str:
 
 def improvement(better: Scores, worse: Scores) -> str:
     """
+    Compute the probability of improvement.
+
     :param better: scores by task
     :param worse: those of another method
     :return: the probability of improvement with its interval
@@ -278,6 +300,8 @@ def improvement(better: Scores, worse: Scores) -> str:
 
 def is_below(result: Result) -> bool:
     """
+    Tell whether runs end below their best source.
+
     :param result: with a best source
     :return: whether the runs end below it, by more than the 95% intervals of both
     """
@@ -288,6 +312,8 @@ def is_below(result: Result) -> bool:
 
 def task_table(results: Sequence[Result]) -> str:
     """
+    Write the table of single tasks.
+
     :param results: all of them
     :return: a table in Markdown, a row for each task, method and kind of sources
     """

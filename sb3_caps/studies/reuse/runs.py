@@ -70,6 +70,8 @@ def get_method(name: str) -> Method:
 
 def build(config: dict[str, Any], sources: Path) -> OffPolicyAlgorithm:
     """
+    Build the model of a run.
+
     :param config: of a run
     :param sources: the folder with trained sources
     :return: a model that has not learned anything yet

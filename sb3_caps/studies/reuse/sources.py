@@ -15,6 +15,8 @@ N_USELESS, N_USELESS_MIXED = 3, 5
 
 def make_sources(task: Task, condition: str, folder: Path, net_arch: list[int], seed: int = 0) -> list[SourcePolicy]:
     """
+    Make the sources of a condition.
+
     :param task: the task
     :param condition: ``helpful`` (made for other tasks), ``useless`` (random networks), ``harmful`` (made to do badly),
         ``mixed`` (the first helpful one among five useless), ``best`` (as good as the reference) or ``none``
@@ -38,6 +40,8 @@ def make_sources(task: Task, condition: str, folder: Path, net_arch: list[int], 
 
 def random_networks(task: Task, net_arch: list[int], count: int, seed: int) -> list[SourcePolicy]:
     """
+    Make networks with random weights.
+
     :param task: whose observations and actions they take and give
     :param net_arch: their hidden layers
     :param count: how many

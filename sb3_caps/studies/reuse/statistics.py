@@ -13,8 +13,9 @@ Scores = Sequence[np.ndarray]
 
 def interquartile_mean(scores: Scores) -> float:
     """
-    The mean of the middle half of all runs. Tasks with more seeds than others do not count more: a run has the weight
-    of one over the number of seeds of its task.
+    Compute the mean of the middle half of all runs.
+
+    Tasks with more seeds do not count more: a run has the weight of one over the number of seeds of its task.
 
     :param scores: by task
     :return: the interquartile mean
@@ -31,6 +32,8 @@ def interquartile_mean(scores: Scores) -> float:
 
 def probability_of_improvement(better: Scores, worse: Scores) -> float:
     """
+    Compute how likely one method is better than another.
+
     :param better: scores by task
     :param worse: those of another method on the same tasks
     :return: how likely a run of the first has more than one of the second, in the mean over tasks; equal is half
@@ -44,6 +47,8 @@ def probability_of_improvement(better: Scores, worse: Scores) -> float:
 
 def mean_score(scores: Scores) -> float:
     """
+    Compute the mean score over tasks.
+
     :param scores: by task
     :return: the mean over tasks of the means over seeds
     """
@@ -52,6 +57,8 @@ def mean_score(scores: Scores) -> float:
 
 def mean_difference(scores: Scores, others: Scores) -> float:
     """
+    Compute the mean difference of two methods.
+
     :param scores: by task
     :param others: those of another method on the same tasks
     :return: by how much the first are higher, in the mean over tasks
@@ -61,6 +68,8 @@ def mean_difference(scores: Scores, others: Scores) -> float:
 
 def ratio_of_means(scores: Scores, others: Scores) -> float:
     """
+    Compute the ratio of the means of two methods.
+
     :param scores: by task
     :param others: those of another method on the same tasks
     :return: how many times the mean over tasks of the others the mean of the first is
@@ -70,6 +79,8 @@ def ratio_of_means(scores: Scores, others: Scores) -> float:
 
 def performance_profile(scores: Scores, thresholds: np.ndarray) -> np.ndarray:
     """
+    Compute the share of runs above each threshold.
+
     :param scores: by task
     :param thresholds: of a score
     :return: the share of runs that have at least as much, in the mean over tasks

@@ -33,6 +33,8 @@ ABLATION_TASKS = ("cartpole-weak", "mountaincar-steep", "grid-g-prime", "grid-ch
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """
+    Add the arguments of ``sb3-caps reproduce reuse``.
+
     :param parser: of ``sb3-caps reproduce reuse``
     """
     get_task(QUICK_TASKS[0])  # registers them all
@@ -100,6 +102,8 @@ def run(args: argparse.Namespace) -> int:
 
 def planned(args: argparse.Namespace, tasks: list[str], trained: Path) -> Iterator[Run]:
     """
+    Plan the runs of the suite.
+
     :param args: what the user asked for
     :param tasks: their names or import strings
     :param trained: the folder of trained sources
@@ -123,7 +127,7 @@ def planned(args: argparse.Namespace, tasks: list[str], trained: Path) -> Iterat
 
 
 def usual_tasks(args: argparse.Namespace) -> list[str]:
-    """:return: the names of the tasks where the user names none"""
+    """Return the names of the default tasks."""
     if args.ablations or args.quick:
         return list(ABLATION_TASKS if args.ablations else QUICK_TASKS)
     group = TUNING if args.trials else UNSET if args.unset else REPORTED
@@ -131,7 +135,7 @@ def usual_tasks(args: argparse.Namespace) -> list[str]:
 
 
 def usual_methods(args: argparse.Namespace) -> list[str]:
-    """:return: the names of the methods where the user names none"""
+    """Return the names of the default methods."""
     if args.ablations:
         return ["caps", *settings("reuse", "ablations")]
     if args.trials:
@@ -141,6 +145,8 @@ def usual_methods(args: argparse.Namespace) -> list[str]:
 
 def default_seeds(method: str, condition: str, quick: bool) -> range:
     """
+    Choose the seeds of a method.
+
     :param method: its name
     :param condition: the sources
     :param quick: whether few have to do
@@ -155,6 +161,8 @@ def make_run(
     results: Path, task: str, method: str, condition: str, seed: int, trained: Path, steps: int | None = None
 ) -> Run:
     """
+    Describe one run.
+
     :param results: the folder of the suite
     :param task: its name or import string
     :param method: the same

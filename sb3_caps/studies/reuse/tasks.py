@@ -80,7 +80,7 @@ REFERENCES = Path(__file__).with_name("references.json")
 
 
 def references() -> dict[str, dict[str, Any]]:
-    """:return: by task, what ``sb3-caps reproduce reuse --references`` found"""
+    """Return what ``sb3-caps reproduce reuse --references`` found, by task."""
     return json.loads(REFERENCES.read_text())
 
 

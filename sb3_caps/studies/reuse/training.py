@@ -21,12 +21,14 @@ RUN_KEYS = ("algorithm", "env", "n_envs", "normalize", "steps", "seed")
 
 
 def trainings() -> dict[str, dict[str, Any]]:
-    """:return: all that can be trained, by name"""
+    """Return all that can be trained, by name."""
     return settings("reuse", "sources") | settings("reuse", "references")
 
 
 def arguments(entry: dict[str, Any], *without: str) -> dict[str, Any]:
     """
+    Read the arguments of an algorithm.
+
     :param entry: of ``zoo_configs/reuse.yml``
     :param without: what is not an argument of an algorithm
     :return: its arguments; ``{start, end, end_fraction}`` is a ``LinearSchedule``
@@ -40,6 +42,8 @@ def arguments(entry: dict[str, Any], *without: str) -> dict[str, Any]:
 
 def make_training_env(name: str, n_envs: int, seed: int) -> VecEnv:
     """
+    Make the environments that a source is trained in.
+
     :param name: a family (original rules), one with a minus before it (negated rewards), or a task
     :param n_envs: number of environments
     :param seed: of their random numbers

@@ -45,6 +45,8 @@ class ToyPlan:
 
     def action_values(self, n_steps: int, gamma: float) -> np.ndarray:
         """
+        Compute optimal action values.
+
         :param n_steps: how many steps there are to go
         :param gamma: the discount factor
         :return: the largest return from each state by each action
@@ -55,21 +57,23 @@ class ToyPlan:
         return values
 
     def optimum(self) -> float:
-        """:return: the largest mean return of an episode"""
+        """Return the largest mean return of an episode."""
         return float(self.start @ self.action_values(HORIZON, gamma=1.0).max(axis=1))
 
     def policy(self) -> TablePolicy:
-        """:return: an optimal policy"""
+        """Return an optimal policy."""
         return TablePolicy(self.action_values(N_BACKUPS, GAMMA).argmax(axis=1))
 
     def worst_policies(self) -> list[TablePolicy]:
-        """:return: policies that do the opposite"""
+        """Return policies that do the opposite."""
         values = self.action_values(N_BACKUPS, GAMMA)
         return [TablePolicy(worst_actions(values, seed)) for seed in range(N_HARMFUL)]
 
 
 def along_the_top(observations: np.ndarray) -> np.ndarray:
     """
+    Walk along the top of the cliff.
+
     :param observations: cells of the cliff's map, 4 rows of 12
     :return: up to the first row, along it, and down to the goal
     """
@@ -79,6 +83,8 @@ def along_the_top(observations: np.ndarray) -> np.ndarray:
 
 def always(action: int, observations: np.ndarray) -> np.ndarray:
     """
+    Take the same action everywhere.
+
     :param action: an action
     :param observations: any
     :return: that action
@@ -88,6 +94,8 @@ def always(action: int, observations: np.ndarray) -> np.ndarray:
 
 def as_the_dealer(observations: np.ndarray, below: int = 17) -> np.ndarray:
     """
+    Play Blackjack as the dealer does.
+
     :param observations: hands of Blackjack: the sum of one's own in the first 32 places
     :param below: the sum to stop at
     :return: another card below it
@@ -97,6 +105,8 @@ def as_the_dealer(observations: np.ndarray, below: int = 17) -> np.ndarray:
 
 def swing_up(observations: np.ndarray, gravity: float = 10.0, sign: float = 1.0) -> np.ndarray:
     """
+    Swing the pendulum up by its energy.
+
     :param observations: of the pendulum: cosine and sine of its angle, and its speed
     :param gravity: that the rule was made for
     :param sign: -1 for the opposite
@@ -109,7 +119,7 @@ def swing_up(observations: np.ndarray, gravity: float = 10.0, sign: float = 1.0)
 
 
 def pendulum(n_envs: int, seed: int) -> VecEnv:
-    """:return: Gymnasium's pendulum in stronger gravity, with five torques"""
+    """Return Gymnasium's pendulum in stronger gravity, with five torques."""
 
     def few_torques(env: gym.Env) -> gym.Env:
         return gym.wrappers.TransformAction(env, lambda i: TORQUES[i : i + 1], gym.spaces.Discrete(len(TORQUES)))

@@ -41,7 +41,7 @@ class Checkpoints:
         self.folder, self.env_state = folder, env_state
 
     def newest(self) -> Path | None:
-        """:return: the checkpoint to go on from, None to start"""
+        """Return the checkpoint to go on from, None to start."""
         return max(self._all(), key=lambda path: int(_steps(path)), default=None)
 
     def _all(self) -> list[Path]:

@@ -17,7 +17,7 @@ LOCK = ".lock"
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """
-    Keep a folder to this process. The lock of a process that has ended, however it ended, holds nobody up.
+    Keep a folder to this process. The lock of a process that has ended no longer counts.
 
     :param folder: of a study, made when it is missing
     """

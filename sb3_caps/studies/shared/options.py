@@ -25,6 +25,8 @@ class OptionTable(NamedTuple):
 
 def option_table(model: CAPS, observations: Any) -> OptionTable:
     """
+    Ask a model about its options in many states.
+
     :param model: whose options
     :param observations: one for each state
     :return: what the model knows of its options there
@@ -38,8 +40,10 @@ def option_table(model: CAPS, observations: Any) -> OptionTable:
 
 def simplest_options(taken: np.ndarray, actions: np.ndarray, n_sources: int) -> np.ndarray:
     """
+    Describe a policy by as few options as possible.
+
     Many options often take the same action, and then any of them may be ahead by a hair. Of those that do what the
-    model does, this is the one that does so in most states, so that few of them tell the whole policy.
+    model does, this chooses the one that does so in most states.
 
     :param taken: what the model does, of shape (states,)
     :param actions: what each option does, of shape (states, options)

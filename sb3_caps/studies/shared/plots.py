@@ -44,6 +44,8 @@ _BY_NAME = {name.lower(): colour for name, colour in METHOD_COLOURS.items()}
 
 def method_colours(labels: Collection[str]) -> dict[str, str]:
     """
+    Choose the colours of methods.
+
     :param labels: all methods of a figure, in an order that stays
     :return: the colour of each: its own where it has one, a shade of the method's for a variant or a run of it
         ("CAPS, harmful", "caps CartPole-v1_1"), and for others one that no method here has
@@ -66,6 +68,8 @@ def _lighter(colour: str, times: int) -> str:
 
 def new_figure(width: float, height: float, columns: int = 1, rows: int = 1) -> tuple[Any, np.ndarray]:
     """
+    Make a figure without a window system.
+
     :param width: in inches
     :param height: in inches
     :param columns: the number of axes side by side
@@ -78,6 +82,8 @@ def new_figure(width: float, height: float, columns: int = 1, rows: int = 1) -> 
 
 def save(figure: Any, path: Path) -> Path:
     """
+    Write a figure to a file.
+
     :param figure: what :func:`new_figure` made
     :param path: a picture file; its folder is made when it is missing
     :return: the path

@@ -14,6 +14,8 @@ RECORDS = "runs.json"
 
 def write_records(folder: Path, records: Iterable[Record]) -> None:
     """
+    Write records of runs as JSON.
+
     :param folder: where to, a line for each run
     :param records: plain values
     """
@@ -22,6 +24,8 @@ def write_records(folder: Path, records: Iterable[Record]) -> None:
 
 def record_of(run: Run, names: Sequence[str]) -> Record:
     """
+    Make the record of a run.
+
     :param run: a run with a curve
     :param names: what of its config tells it apart
     :return: what to remember of it
@@ -32,6 +36,8 @@ def record_of(run: Run, names: Sequence[str]) -> Record:
 
 def with_published(own: Sequence[Record], files: Iterable[Path], names: Sequence[str]) -> list[Record]:
     """
+    Add the records of published runs.
+
     :param own: records of one's own runs
     :param files: records of others, which are added where no run before them has the same names and the same length
     :param names: what tells runs apart

@@ -49,7 +49,7 @@ class Run:
             return 0
 
     def damaged(self) -> dict[Path, str]:
-        """:return: the files of a finished run that cannot be read, and why"""
+        """Return the files of a finished run that cannot be read, and why."""
         errors = {}
         for name in sorted({"curve.csv", "model.zip", self.result}):
             file = self.folder / name
@@ -62,6 +62,8 @@ class Run:
 
 def check_file(file: Path) -> str | None:
     """
+    Check that a file of results can be read.
+
     :param file: a table, a JSON file, or a zip file as models and arrays are
     :return: why it cannot be read, None if it can
     """
@@ -102,6 +104,8 @@ def set_aside(path: Path) -> Path:
 
 def write_json(file: Path, content: Any) -> None:
     """
+    Write a JSON file, atomically.
+
     :param file: where to, whole or not at all
     :param content: plain values
     """
@@ -110,6 +114,8 @@ def write_json(file: Path, content: Any) -> None:
 
 def write_text(file: Path, text: str) -> None:
     """
+    Write a text file, atomically.
+
     :param file: where to, whole or not at all
     :param text: what to write
     """
@@ -130,6 +136,8 @@ def write_rows(file: Path, rows: Sequence[Row]) -> None:
 
 def read_rows(file: Path) -> list[Row]:
     """
+    Read a table.
+
     :param file: what ``write_rows`` wrote
     :return: the rows
     """

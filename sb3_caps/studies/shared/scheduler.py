@@ -67,7 +67,7 @@ def run_missing(
 
 
 def this_command() -> list[str]:
-    """:return: the command that the user called, for the record of each run"""
+    """Return the command that the user called, for the record of each run."""
     return ["sb3-caps", *map(shlex.quote, sys.argv[1:])]
 
 

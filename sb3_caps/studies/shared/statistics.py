@@ -26,6 +26,8 @@ class Interval:
     @classmethod
     def of(cls, samples: Any) -> "Interval":
         """
+        Compute a mean and its interval.
+
         :param samples: one number for each run
         :return: their mean with the interval of Student's t
         """
@@ -37,6 +39,8 @@ class Interval:
 
 def half_width(samples: np.ndarray) -> np.ndarray:
     """
+    Compute half the width of the interval of a mean.
+
     :param samples: of shape (runs, ...)
     :return: half the width of the 95% interval of the mean over runs, by Student's t; 0 where there is only one run
     """
@@ -75,6 +79,8 @@ def bootstrap_interval(
 
 def running_mean(values: np.ndarray, window: int) -> np.ndarray:
     """
+    Compute a running mean.
+
     :param values: of shape (..., points)
     :param window: how many points to average over; all of them where there are fewer
     :return: the mean of the last ``window`` points, from the first point on that has so many
@@ -87,6 +93,8 @@ def running_mean(values: np.ndarray, window: int) -> np.ndarray:
 
 def first_reached(x: np.ndarray, values: np.ndarray, level: float) -> np.ndarray:
     """
+    Find where curves first reach a level.
+
     :param x: where the points are, of shape (points,)
     :param values: of shape (..., points)
     :param level: a value
@@ -98,6 +106,8 @@ def first_reached(x: np.ndarray, values: np.ndarray, level: float) -> np.ndarray
 
 def median_reached(reached: np.ndarray) -> str:
     """
+    Write the median of where a level was reached.
+
     :param reached: what ``first_reached`` found, one number for each run
     :return: the median over runs and how many got there, for a table
     """
@@ -108,6 +118,8 @@ def median_reached(reached: np.ndarray) -> str:
 
 def interquartile_mean(samples: np.ndarray, axis: int = 0) -> Any:
     """
+    Compute the interquartile mean.
+
     :param samples: one number for each run
     :param axis: along which the runs are
     :return: the mean without the lowest and the highest quarter of the runs, rounded down: of five the middle three
@@ -117,6 +129,8 @@ def interquartile_mean(samples: np.ndarray, axis: int = 0) -> Any:
 
 def roc_area(positives: np.ndarray, negatives: np.ndarray) -> float:
     """
+    Compute the area under the ROC curve.
+
     :param positives: scores of what should have high ones
     :param negatives: scores of the others
     :return: the area under the ROC curve: how likely one of the first is above one of the second; equal is half

@@ -15,6 +15,8 @@ SHARES = (0.5, 0.9, 0.95)
 
 def columns_of(records: Iterable[Record]) -> dict[str, np.ndarray]:
     """
+    Collect the curves of several seeds.
+
     :param records: of several seeds
     :return: the columns of their curves, each of shape (seeds, evaluations)
     """
@@ -57,6 +59,8 @@ def steps_table(curves: Curves, labels: Mapping[str, str]) -> str:
 
 def markdown(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     """
+    Write a table in Markdown.
+
     :param header: the titles of the columns
     :param rows: the cells
     :return: a table

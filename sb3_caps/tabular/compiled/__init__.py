@@ -1,6 +1,8 @@
 """
-The tabular learners in machine code, where Numba is installed: the same draws and the same arithmetic as their batched
-twins, one run after the other. The batched learners are the reference; tests hold the two against each other.
+The tabular learners in machine code, where Numba is installed.
+
+They make the same draws and compute the same numbers as their batched twins, one run after the other. The batched
+learners are the reference, and tests compare the two.
 """
 
 import importlib.util
@@ -36,14 +38,14 @@ class World(NamedTuple):
 
 @cache
 def available() -> bool:
-    """
-    :return: whether Numba is installed
-    """
+    """Return whether Numba is installed."""
     return importlib.util.find_spec("numba") is not None
 
 
 def compiled(learner: Learner) -> Callable[..., int] | None:
     """
+    Compile the learner's rules to machine code.
+
     :param learner: a batch of learners
     :return: ``run(world, run, step, steps, stop)``, which steps one of its runs and returns how many steps it made;
         None where Numba is missing, or the learner is not one of those that have a compiled twin
@@ -78,6 +80,8 @@ def world(
     grid: BatchedGrid, streams: Streams, agent: int, discounts: np.ndarray, reward: float, returns: np.ndarray
 ) -> World:
     """
+    Collect what one agent needs to step in machine code.
+
     :param grid: the agents
     :param streams: their random numbers
     :param agent: one of them

@@ -21,6 +21,8 @@ _START, LEARNER = 2, 5
 @njit
 def uniform(seed: Any, counter: int) -> float:
     """
+    Draw a uniform random number, as ``Streams`` does.
+
     :param seed: where the stream of a run starts
     :param counter: the number of the draw
     :return: the draw that ``Streams`` has there
@@ -76,6 +78,8 @@ def _move(world: Any, action: int, counter: int) -> None:
 
 def make_loop(begin: Callable, act: Callable, learn: Callable, end: Callable) -> Callable[..., int]:
     """
+    Compile the loop that steps one run.
+
     :param begin: a compiled rule: an episode begins
     :param act: the action of a step
     :param learn: from a step

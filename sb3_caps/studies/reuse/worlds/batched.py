@@ -26,6 +26,8 @@ class World(ABC):
     @abstractmethod
     def start(self, generator: np.random.Generator, count: int) -> np.ndarray:
         """
+        Start episodes.
+
         :param generator: of random numbers
         :param count: how many episodes start
         :return: a state for each
@@ -36,6 +38,8 @@ class World(ABC):
         self, states: np.ndarray, actions: np.ndarray, generator: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """
+        Step all copies.
+
         :param states: one row for each copy
         :param actions: one for each copy
         :param generator: of random numbers
@@ -45,6 +49,8 @@ class World(ABC):
     @abstractmethod
     def observe(self, states: np.ndarray) -> np.ndarray:
         """
+        Observe all copies.
+
         :param states: one row for each copy
         :return: what each copy shows
         """
@@ -82,6 +88,8 @@ class BatchedVecEnv(VecEnv):
 
     def step_async(self, actions: np.ndarray) -> None:
         """
+        Take the actions of the next step.
+
         :param actions: one for each copy
         """
         self._actions = np.asarray(actions)
@@ -110,6 +118,8 @@ class BatchedVecEnv(VecEnv):
 
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
         """
+        Get an attribute of the copies.
+
         :param attr_name: an attribute that all copies share
         :param indices: of which copies, of all by default
         :return: its value for each of them

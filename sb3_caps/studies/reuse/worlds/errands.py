@@ -147,6 +147,8 @@ class Errands(World):
 
     def go_to(self, place: str) -> GoTo:
         """
+        Make the policy that goes to a place.
+
         :param place: a letter of the maze
         :return: the policy that goes there
         """
@@ -154,6 +156,8 @@ class Errands(World):
 
     def action_values(self, gamma: float) -> np.ndarray:
         """
+        Compute optimal action values.
+
         :param gamma: the discount factor
         :return: the optimal value of each move, by errand, whether the first place has been visited, and cell
         """
@@ -166,6 +170,8 @@ class Errands(World):
 
     def optimum(self, gamma: float) -> float:
         """
+        Compute the value of an optimal policy.
+
         :param gamma: the discount factor
         :return: the mean optimal return over starts and errands
         """
@@ -174,6 +180,8 @@ class Errands(World):
 
     def policy(self, gamma: float, worst: bool = False, seed: int = 0) -> ErrandPolicy:
         """
+        Make an optimal policy, or its opposite.
+
         :param gamma: the discount factor
         :param worst: whether to do as badly as possible: the worst move, or from seed 1 on one of the two worst
         :param seed: see ``worst``
@@ -186,6 +194,8 @@ class Errands(World):
 
 def worst_actions(action_values: np.ndarray, seed: int) -> np.ndarray:
     """
+    Find the worst actions.
+
     :param action_values: actions in the last axis
     :param seed: 0 for the worst action in each state, else one of the two worst, drawn with this seed
     :return: the actions
