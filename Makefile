@@ -23,10 +23,12 @@ demo: install
 test: install
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal $(ARGS)
 
-# Sources that return anything, damaged files, kills and memory, a hundred times longer than in `test`
+# Sources that return anything, damaged files and those of strangers, kills, memory, runs that stop and go on, and what
+# an episode costs in the end, a hundred times longer than in `test`
 soak: install
 	SB3_CAPS_SOAK=$(SOAK) $(BIN)/python -m pytest tests/test_source_actions.py tests/test_damaged_files.py tests/test_kills.py \
-		tests/test_memory.py -rP $(ARGS)
+		tests/test_memory.py tests/test_untrusted_files.py tests/test_sequences.py tests/test_interrupts.py \
+		tests/test_growth.py -rP $(ARGS)
 
 # The Pygame Learning Environment is on no package index: it comes from its repository, editable, for the pictures of
 # its games are in no package

@@ -7,7 +7,10 @@ import sb3_caps.envs  # noqa: F401 registers the environments
 
 if TYPE_CHECKING:
     from sb3_caps.caps import CAPS, PAPER
+    from sb3_caps.continuous import ContinuousCAPS
+    from sb3_caps.cup import CUP
     from sb3_caps.files.export import export_source
+    from sb3_caps.ibrl import IBRL
     from sb3_caps.jump_start import JumpStart
     from sb3_caps.ops_tl import OPSTL
     from sb3_caps.prql import PRQL
@@ -20,9 +23,12 @@ __version__ = "0.1.0"
 
 __all__ = [
     "CAPS",
+    "CUP",
+    "IBRL",
     "OPSTL",
     "PAPER",
     "PRQL",
+    "ContinuousCAPS",
     "JumpStart",
     "PiecewiseLinear",
     "QDagger",
@@ -37,6 +43,9 @@ __all__ = [
 # Imported when it is first asked for: torch takes seconds, and the help of the command line does without it
 _WHERE = {
     "CAPS": "caps",
+    "CUP": "cup",
+    "IBRL": "ibrl",
+    "ContinuousCAPS": "continuous",
     "OPSTL": "ops_tl",
     "PAPER": "caps",
     "PRQL": "prql",

@@ -1,4 +1,4 @@
-"""How much longer than usual the tests of sources, files, kills and memory go on: ``make soak`` says so."""
+"""How much longer than usual some tests go on, those that try at random: ``make soak`` says so."""
 
 import os
 

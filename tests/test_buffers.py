@@ -191,7 +191,7 @@ def check_latest(buffer: OptionReplayBuffer, film: Film, n_steps: int) -> None:
         assert float(data.rewards[i]) == step.reward
         assert bool(data.dones[i]) == (step.done and not step.truncated)
         assert bool(data.last_steps[i]) == last
-        assert data.agreements[i].tolist() == step.agreements
+        assert [*data.option_actions[i].tolist(), int(data.actions[i])] == [*step.option_actions, step.action]
     ended = [step.successor for step, last in expected if last]
     for i, successor in enumerate(ended):
         assert_same(film, data.ended, i, successor)
@@ -286,7 +286,8 @@ def test_latest_by_hand() -> None:
     assert data.last_steps.tolist() == [True, False, True, False, True, True]
     assert data.ended.flatten().tolist() == [2, 7, 13, 21]
     # The source would have taken action 1, as the second environment did
-    assert data.agreements.tolist() == [[False, True, False]] * 3 + [[True, False, True]] * 3
+    assert data.option_actions.tolist() == [[1]] * 6
+    assert data.actions.tolist() == [0] * 3 + [1] * 3
     assert data.log_probs.tolist() == [-0.5, -0.5, -0.5, -1.0, -2.0, -3.0]
     # More than there are, and those of the last row alone
     assert buffer.latest(99).rewards.tolist() == data.rewards.tolist()

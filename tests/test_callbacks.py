@@ -9,10 +9,12 @@ import pytest
 import torch as th
 from matplotlib.figure import Figure
 from stable_baselines3 import DQN
+from stable_baselines3.common.callbacks import CallbackList, ConvertCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # type: ignore[import-untyped]
+from tensorboard.plugins.custom_scalar import layout_pb2  # type: ignore[import-untyped]
 from tensorboard.plugins.hparams.backend_context import Context  # type: ignore[import-untyped]
 
 import sb3_caps.envs  # noqa: F401 registers the grid
@@ -20,9 +22,11 @@ from sb3_caps import CAPS, PRQL, PiecewiseLinear
 from sb3_caps.caps.gate import ACTOR, OPTIONS
 from sb3_caps.reuse.action_names import action_names, option_labels
 from sb3_caps.reuse.callbacks import (
+    LONGEST_TIMELINE,
     Episode,
     HyperparameterLog,
     OptionMonitor,
+    ReuseEvalCallback,
     draw_timeline,
     hyperparameters,
     run_episode,
@@ -46,6 +50,10 @@ def go_up(observations: np.ndarray) -> np.ndarray:
 
 def make_caps(env: Any = "CartPole-v1", **kwargs: Any) -> CAPS:
     return CAPS("MlpPolicy", env, source_policies=[balance, push_left], learning_starts=50, seed=0, **kwargs)
+
+
+def short_cart_pole() -> gym.Env:
+    return gym.make("CartPole-v1", max_episode_steps=20)
 
 
 def read_events(folder: Path) -> EventAccumulator:
@@ -138,11 +146,105 @@ def test_the_timeline_says_who_acts_alone(tmp_path: Path, monkeypatch: pytest.Mo
     assert drawn == [1, None, None]
 
 
-def test_without_an_environment_there_are_histograms_only(tmp_path: Path) -> None:
-    make_caps(tensorboard_log=str(tmp_path)).learn(100, callback=OptionMonitor(every=50))
-    tags = read_events(tmp_path).Tags()
-    assert len(tags["histograms"]) == 4
-    assert tags["images"] == []
+def test_without_an_environment_an_episode_of_training_is_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[tuple[Episode, str | None]] = []
+
+    def watch(episode: Episode, names: list[str], n_sources: int, trained_by: str | None = None) -> Figure:
+        drawn.append((episode, trained_by))
+        return draw_timeline(episode, names, n_sources, trained_by=trained_by)
+
+    monkeypatch.setattr("sb3_caps.reuse.callbacks.draw_timeline", watch)
+    log: list[tuple[Any, ...]] = []
+
+    def remember(local: dict[str, Any], _: dict[str, Any]) -> bool:
+        log.append((local["actions"][0], local["options"][0], local["rewards"][0], local["dones"][0]))
+        return True
+
+    model = make_caps(short_cart_pole(), tensorboard_log=str(tmp_path))
+    model.learn(100, callback=[ConvertCallback(remember), OptionMonitor(every=60)])
+    events = read_events(tmp_path)
+    assert len(events.Tags()["histograms"]) == 4
+    assert [image.step for image in events.Images("options/timeline")] == [60, 100]
+    # The latest episode that was over by then, as it was
+    ends = [step for step, row in enumerate(log, start=1) if row[-1]]
+    for (episode, acted), look in zip(drawn, (60, 100), strict=True):
+        first, last = ([0, *(end for end in ends if end <= look)])[-2:]
+        actions, options, rewards, _ = (np.array(column) for column in zip(*log[first:last], strict=True))
+        assert np.array_equal(episode.actions, actions)
+        assert np.array_equal(episode.options, options)
+        assert np.array_equal(episode.rewards, rewards)
+        assert episode.values.shape == episode.terminations.shape == (last - first, 4)
+        # Actions are those of the options in what was observed
+        observations = np.concatenate([np.asarray(observation) for observation in episode.observations])
+        assert np.array_equal(balance(observations)[options == 0], actions[options == 0])
+        assert acted is not None
+        title = draw_timeline(episode, ["a", "b", "c", "d"], 2, trained_by=acted).axes[0].get_title()
+        assert title.startswith(f"training, {acted}: return ")
+
+
+@pytest.mark.parametrize("kind", ["dict", "image"])
+def test_an_episode_of_training_of_any_observations(kind: str, tmp_path: Path) -> None:
+    policy = {"dict": "MultiInputPolicy", "image": "CnnPolicy"}[kind]
+    env = make_vec_env(lambda: Corridor(kind, horizon=8), n_envs=2)
+    CAPS(policy, env, buffer_size=100, tensorboard_log=str(tmp_path)).learn(40)
+    assert read_events(tmp_path).Tags()["images"] == ["options/timeline"]
+
+
+def test_rewards_of_training_are_those_of_the_task(tmp_path: Path) -> None:
+    env = VecNormalize(make_vec_env(short_cart_pole))
+    monitor = OptionMonitor(every=60)
+    make_caps(env, tensorboard_log=str(tmp_path)).learn(60, callback=monitor)
+    assert monitor._latest is not None
+    assert {step[-1] for step in monitor._latest[0]} == {1.0}
+
+
+def test_episodes_without_end_are_not_remembered(tmp_path: Path) -> None:
+    endless = make_vec_env(lambda: Corridor(horizon=10**9), n_envs=1)
+    monitor = OptionMonitor(every=10**9)
+    source = CAPS("MlpPolicy", endless, source_policies=[go_up], gradient_steps=0, tensorboard_log=str(tmp_path))
+    source.learn(LONGEST_TIMELINE + 50, callback=monitor)
+    assert len(monitor._steps) <= LONGEST_TIMELINE + 1
+
+
+@pytest.mark.parametrize("given", ["none", "function", "list", "nested", "own"])
+def test_caps_is_watched_where_it_has_a_tensorboard_log(given: str, tmp_path: Path) -> None:
+    calls: list[int] = []
+
+    def count(*_: Any) -> bool:
+        calls.append(1)
+        return True
+
+    own = OptionMonitor(every=10)
+    callbacks: dict[str, Any] = {
+        "none": None,
+        "function": count,
+        "list": [ConvertCallback(count)],
+        "nested": CallbackList([own]),
+        "own": own,
+    }
+    make_caps(short_cart_pole(), tensorboard_log=str(tmp_path)).learn(60, callback=callbacks[given])
+    assert len(calls) == (60 if given in ("function", "list") else 0)
+    events = read_events(tmp_path)
+    looks = [image.step for image in events.Images("options/timeline")]
+    # The user's own takes its place
+    assert (looks[-1], len(looks) > 1) == (60, given in ("nested", "own"))
+    assert {"_hparams_/session_start_info", "custom_scalars__config__"} <= events.summary_metadata.keys()
+
+
+def test_the_layout_shows_what_is_logged(tmp_path: Path) -> None:
+    evaluation = ReuseEvalCallback(gym.make("CartPole-v1"), eval_freq=200, n_eval_episodes=1, verbose=0)
+    make_caps(short_cart_pole(), tensorboard_log=str(tmp_path)).learn(600, callback=evaluation, log_interval=1)
+    events = read_events(tmp_path)
+    config = events.Tensors("custom_scalars__config__")[0].tensor_proto.string_val[0]
+    (category,) = layout_pb2.Layout.FromString(config).category
+    assert category.title == "What CAPS does"
+    assert len(category.chart) == 5
+    tags = [tag for chart in category.chart for tag in chart.multiline.tag]
+    assert set(tags) <= set(events.Tags()["scalars"])
+    # No two scalars that look alike; who acts is a text, too
+    assert "reuse/acts_by/text_summary" in events.summary_metadata
 
 
 def test_several_environments_and_normalisation(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The command line: help, errors in one line, plot and sources."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -127,6 +128,12 @@ def test_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:
         (["sources", "none.zip", "--train", "cartpole"], "ask for one of the two"),
         (["sources", "--train", "cartpole", "--jobs", "0"], "--jobs must be at least 1, not 0"),
         (["train", "--env", "CartPole-v1", "--variant", "weak"], "`sb3-caps sources --train cartpole-dqn` trains it."),
+        (["train", "--env", "CartPole-v1", "--judge", "model"], "--judge is for trials: sb3-caps optimize takes it."),
+        (
+            ["sources", f"{HERE}:always_right", "--episodes", "3"],
+            "--episodes needs an environment to act in: pass --env",
+        ),
+        (["sources", "x:y", "--env", "CartPole-v1", "--episodes", "0"], "--episodes must be at least 1, not 0"),
         (["sources", "dqn:CartPole-v1"], "There is no trained dqn for CartPole-v1 in logs"),
         (["sources", f"{HERE}:always_right", "--env", "CartPole-v77"], "CartPole"),
     ],
@@ -178,6 +185,11 @@ def test_sources_tells_what_fits(folder: Path, capsys: pytest.CaptureFixture[str
     assert main(["sources", "cart", "acrobat", "--env", "CartPole-v1"]) == 1
     printed = capsys.readouterr().out
     assert "does not fit: Source policy 'acrobat' expects observations of" in printed
+    # What each is worth, of those that fit
+    assert main(["sources", "cart", f"{HERE}:always_right", "acrobat", "--env", "CartPole-v1", "--episodes", "3"]) == 1
+    printed = capsys.readouterr().out
+    assert printed.count("mean reward") == 2
+    assert re.search(r"always_right\n(  .*\n)+  mean reward   9\.\d+ ± [\d.]+ in 3 episodes\n", printed)
     # A function has no spaces to compare: it has to act
     assert main(["sources", f"{HERE}:much_too_high", "--env", "CartPole-v1"]) == 1
     assert "returned an action out of range" in capsys.readouterr().out
@@ -228,21 +240,21 @@ def test_monitor_files_are_read_as_they_were_written(folder: Path) -> None:
             _, _, terminated, truncated, _ = env.step(2)
             done = terminated or truncated
     env.close()
-    steps, lengths = read_training(folder / "run", "steps", "length")
+    steps, lengths = read_training([folder / "run"], "steps", "length")[:2]
     assert steps.tolist() == [3, 6, 9, 12]
     assert lengths.tolist() == [3, 3, 3, 3]
-    hours, _ = read_training(folder / "run", "hours", "reward")
+    hours, _ = read_training([folder / "run"], "hours", "reward")[:2]
     assert 0 <= hours[-1] < 0.1
 
 
 def test_episodes_of_several_environments_are_put_in_order(folder: Path) -> None:
     write_run(folder / "run", [1, 3], start=100.0)
     write_run(folder / "run", [2, 4], length=5, start=100.5)
-    steps, rewards = read_training(folder / "run", "steps", "reward")
+    steps, rewards, _ = read_training([folder / "run"], "steps", "reward")
     assert rewards.tolist() == [1, 2, 3, 4]
     assert steps.tolist() == [10, 15, 25, 30]
     with pytest.raises(ValueError, match=r"has no success of training episodes"):
-        read_training(folder / "run", "steps", "success")
+        read_training([folder / "run"], "steps", "success")
 
 
 def test_running_means() -> None:
@@ -298,7 +310,7 @@ def test_monitor_files_that_were_cut(folder: Path, capsys: pytest.CaptureFixture
     file.write_text(whole[:-2])
     assert main(["plot", "run"]) == 0
     assert "run/0.monitor.csv: the last line is cut and left out" in error_line(capsys)
-    _, rewards = read_training(folder / "run", "steps", "reward")
+    rewards = read_training([folder / "run"], "steps", "reward").y
     assert rewards.tolist() == [1, 2]
 
     for text, message in (

@@ -14,11 +14,14 @@ from torch import nn
 from torch.nn import functional as F
 
 from sb3_caps import CAPS
+from sb3_caps.caps.acting import ActingNetwork
 from sb3_caps.caps.gate import EXPLORING
 from sb3_caps.caps.networks import OptionEstimates, OptionQNetwork, add_action_values
 from sb3_caps.caps.policies import CAPSPolicy
 from sb3_caps.replay.type_aliases import OptionReplayBufferSamples
 from sb3_caps.reuse.episodes import Behaviour, EpisodeResult
+from sb3_caps.reuse.execution import OptionExecution
+from sb3_caps.sources import Observations, SourcePolicy, SourceState
 from tests.paper import paper
 from tests.toy_world import LEFT, LENGTH, RIGHT, Corridor, go_left, go_right
 
@@ -244,6 +247,81 @@ def test_a_selector_of_ones_own(tmp_path: Path) -> None:
     for each in (model, CAPSInTurns.load(tmp_path / "model", env=env)):
         assert each.predict(CELLS, deterministic=True)[0].tolist() == [RIGHT] * LENGTH
         assert len(each.selector.results) == len(chooser.results)  # type: ignore[union-attr]
+
+
+class WithoutEnd(OptionExecution):
+    """An execution of one's own: options go on to the end of the episode."""
+
+    def ends(self, values: np.ndarray, terminations: np.ndarray, draws: np.ndarray | None = None) -> np.ndarray:
+        return np.zeros(values.shape, dtype=bool)
+
+
+class PolicyWithoutEnd(CAPSPolicy):
+    @property
+    def execution(self) -> OptionExecution:
+        usual = super().execution
+        return WithoutEnd(usual.mode, usual.margins)
+
+
+def test_an_execution_of_ones_own() -> None:
+    """In training and in ``predict``."""
+    greedy = {"exploration_initial_eps": 0.0, "exploration_final_eps": 0.0, "safe": False}
+    model = make(PolicyWithoutEnd, **greedy)
+    model.learning_starts = 0
+    model.learn(200)
+    buffer = model.replay_buffer
+    options, dones = buffer.options[: buffer.pos], buffer.dones[: buffer.pos] | buffer.timeouts[: buffer.pos]
+    changes = options[1:] != options[:-1]
+    assert not changes[~dones[:-1].astype(bool)].any()
+    active, state = [], None
+    for cell in CELLS:
+        _, state = model.predict(cell, state, deterministic=True)
+        active.append(int(state[0][0]))
+    assert len(set(active)) == 1
+
+
+class CAPSThatFollows(CAPS):
+    """An exploration of one's own: the first source, whatever is learned."""
+
+    def _explore(self, acting: ActingNetwork, envs: np.ndarray, mixing: bool) -> tuple[np.ndarray, np.ndarray]:
+        return np.zeros(len(envs), dtype=np.int64), np.zeros(len(envs))
+
+
+def test_an_exploration_of_ones_own() -> None:
+    env = make_vec_env(Corridor, n_envs=2, seed=0)
+    model = CAPSThatFollows("MlpPolicy", env, source_policies=[go_right, go_left], learning_starts=20, safe=False)
+    model.learn(100)
+    options = model.replay_buffer.options[: model.replay_buffer.pos]
+    # What comes before learning starts is random
+    assert (options[:10] > 1).all()
+    assert (options[10:] == 0).all()
+
+
+class InAndOut(SourcePolicy):
+    """A source of one's own: it remembers how often it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__(self.step, "in_and_out")
+
+    def step(
+        self, observations: Observations, state: SourceState, episode_starts: np.ndarray
+    ) -> tuple[np.ndarray, SourceState]:
+        """Right first, then left, and so on."""
+        steps = np.zeros(len(episode_starts), dtype=np.int64) if state is None else np.where(episode_starts, 0, *state)
+        return np.where(steps % 2 == 0, RIGHT, LEFT), (steps + 1,)
+
+
+def test_a_source_of_ones_own(tmp_path: Path) -> None:
+    env = make_vec_env(Corridor, n_envs=2, seed=0)
+    model = CAPSInTurns("MlpPolicy", env, source_policies=[InAndOut(), go_left], learning_starts=20, seed=0)
+    model.learn(100).save(tmp_path / "model")
+    for each in (model, CAPSInTurns.load(tmp_path / "model", env=env)):
+        assert each.options.source_names == ["in_and_out", "go_left"]
+        state, taken = None, []
+        for _ in range(3):
+            actions, state = each.predict(CELLS[:2], state, deterministic=True)
+            taken.append(actions.tolist())
+        assert taken == [[RIGHT, RIGHT], [LEFT, LEFT], [RIGHT, RIGHT]]
 
 
 def test_what_a_source_learns_does_not_reach_the_value_of_its_action() -> None:

@@ -30,6 +30,15 @@ def test_every_example_is_tested() -> None:
     assert {path.stem for path in EXAMPLES.glob("*.py")} <= tested
 
 
+def test_onnx_folder(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("onnxruntime")
+    example = load("onnx_folder")
+    model = example.main(["--timesteps", "300", "--source-steps", "100", "--episodes", "2"])
+    assert model.options.names == ["balance", "action_0", "action_1"]
+    assert model.options.sources[0].kind == "ONNX"
+    assert "balance: mean return" in capsys.readouterr().out
+
+
 def test_changed_physics(capsys: pytest.CaptureFixture[str]) -> None:
     example = load("changed_physics")
     env = example.long_pole()
@@ -98,6 +107,16 @@ def test_custom_loss(capsys: pytest.CaptureFixture[str]) -> None:
         expected = (values - targets[learned]).square().mean() + model.penalty * values.square().mean()
         expected += model._termination_loss(data, estimates)
         assert model._compute_loss(data, estimates, targets).item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_continuous(capsys: pytest.CaptureFixture[str]) -> None:
+    example = load("continuous")
+    model = example.main(["--timesteps", "700", "--source-timesteps", "150", "--episodes", "1"])
+    assert model.num_timesteps == 700
+    assert model.options.names == ["known", "light", "actor"]
+    printed = capsys.readouterr().out
+    for name in ("known", "light", "SAC", "ContinuousCAPS"):
+        assert f"{name}: mean return -" in printed
 
 
 def test_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,6 @@ from stable_baselines3.common.env_util import make_vec_env
 from sb3_caps import CAPS
 from sb3_caps.caps.exploration import RandomStretches, draw, epsilon_greedy
 from sb3_caps.caps.gate import EXPLORING, MIXING, RANDOM, SAMPLED_ACTOR
-from sb3_caps.caps.losses import action_log_probs
 from sb3_caps.reuse.episodes import Behaviour
 from sb3_caps.reuse.selectors import AlwaysSelector
 from tests.toy_world import Corridor, go_left, go_right
@@ -246,17 +245,21 @@ def test_how_likely_each_action_was_is_stored(algorithm: type[CAPS]) -> None:
     found = np.exp(buffer.log_probs[: buffer.pos]).ravel()
     if algorithm is Sampling:
         rows, envs = (each.ravel() for each in np.indices((buffer.pos, 4)))
-        assert model.policy.actor is not None
         features = model.policy.acting_net.features(th.as_tensor(buffer.stores[None].get(rows, envs)))
-        agreements = th.as_tensor(buffer.agreements[rows, envs])
+        sources = th.as_tensor(buffer.option_actions[rows, envs].astype(np.int64))
         with th.no_grad():
-            expected = action_log_probs(model.policy.actor.policy_net(features), agreements).exp().numpy()
-        np.testing.assert_allclose(found, expected, rtol=1e-4)
-        # Options that agree count together: sources and actions to the left and to the right, and staying
-        assert set(buffer.agreements[: buffer.pos].sum(axis=2).ravel()) == {1, 2}
+            expected = model.policy.actor.log_probs(features, sources).exp().numpy()
+        np.testing.assert_allclose(found, expected[np.arange(len(rows)), buffer.actions[rows, envs]], rtol=1e-4)
+    elif algorithm in (Drawing, FirstSource):
+        np.testing.assert_allclose(found, {Drawing: 1 / 3, FirstSource: 1.0}[algorithm], rtol=1e-6)
     else:
-        known: dict[type[CAPS], float] = {Drawing: 1 / 3, FirstSource: 1.0}
-        np.testing.assert_allclose(found, known.get(algorithm, np.nan), rtol=1e-6)
+        # With ε of a half: a sixth for any of three actions, and a half more for the greedy one; all are alike as long
+        # as nothing was found, and a source that has its turn is certain
+        epsilon = {"exploration_initial_eps": 0.5, "exploration_final_eps": 0.5}
+        drawn = make(algorithm, learning_starts=0, **epsilon).learn(400).replay_buffer
+        found = np.exp(drawn.log_probs[: drawn.pos].astype(np.float64))
+        assert set(found.round(3).ravel().tolist()) - {1.0} <= {0.167, 0.333, 0.667}
+        assert (found == 1.0).any() == (algorithm is Mixing)
 
 
 def test_before_learning_starts_all_actions_are_random() -> None:

@@ -24,7 +24,7 @@ from sb3_caps.caps.gate import ACTOR
 from sb3_caps.commands import main
 from sb3_caps.explorer import page, record
 from sb3_caps.explorer.pictures import MAX_SIZE, Pictures, data_uri
-from sb3_caps.explorer.recording import camera_on
+from sb3_caps.explorer.recording import _unit_of_values, camera_on
 from sb3_caps.reuse.episodes import Behaviour
 from tests.toy_world import Corridor, go_left, go_right
 
@@ -97,6 +97,21 @@ def test_the_recording_is_what_evaluation_sees() -> None:
         assert len(episode["frames"]) == length + 1
     assert found["map"] is None
     assert found["ending"].startswith("Here balance acts alone")
+
+
+def test_values_are_in_rewards() -> None:
+    env = gym.make("CartPole-v1", max_episode_steps=20)
+    model = cart_pole()
+    model._scale.value = 50.0
+    found = recording(model, env)
+    assert found["unit"] == "in rewards, discounted by 0.99 in each step"
+    first = np.asarray(make_vec_env("CartPole-v1", seed=3).reset())
+    values = model.policy.values_and_terminations(first)[0][0]
+    assert np.allclose(found["episodes"][0]["values"][0], 50.0 * values, rtol=1e-3)
+    model.normalize_returns = False
+    assert np.allclose(recording(model, env)["episodes"][0]["values"][0], values, rtol=1e-3)
+    model = CAPS("MlpPolicy", VecNormalize(make_vec_env("CartPole-v1")), source_policies=[balance])
+    assert _unit_of_values(model)[1].startswith("in rewards as VecNormalize scales them, ")
 
 
 def test_the_page_says_when_options_end() -> None:
@@ -176,6 +191,18 @@ def test_the_page_needs_nothing_else() -> None:
     assert re.findall(r'(?:src|href)="[^"]*"', html) == []
 
 
+@pytest.mark.parametrize("name", ["{{script}}", "{{data}}{{style}}", "{{title}}", "\\1 \\g<0>", "</title><b>&"])
+def test_any_name_of_a_model(name: str) -> None:
+    found = recording(grid_model(), gym.make(GRID), max_steps=2)
+    html = page(found, name)
+    assert data_of(html)["title"] == name
+    # All else is as it is with any other name
+    escaped = name.replace("&", "&amp;").replace("<", "&lt;")
+    assert f"<title>{escaped}</title>" in html
+    in_data = json.dumps(name).replace("<", "\\u003c")
+    assert html == page(found, "other").replace("<title>other<", f"<title>{escaped}<").replace('"other"', in_data, 1)
+
+
 @pytest.mark.parametrize(
     ("env", "extra", "with_frames"),
     [
@@ -231,7 +258,7 @@ def test_a_run_is_explored_in_the_environment_that_it_was_trained_in(
         first.seed(5)
         normalizer = VecNormalize.load(str(run / "CartPole-v1" / "vecnormalize.pkl"), first)
         seen: Any = normalizer.normalize_obs(2 * np.asarray(first.reset()))
-        expected = model.policy.values_and_terminations(seen)[0][0]
+        expected = model._scale.value * model.policy.values_and_terminations(seen)[0][0]
         assert np.allclose(episode["values"][0], expected, rtol=1e-3)
     # As `enjoy` shows it
     capsys.readouterr()
@@ -250,7 +277,7 @@ def test_the_normalisation_that_was_saved_is_used(folder: Path) -> None:
     first = make_vec_env("CartPole-v1")
     first.seed(0)
     seen = env.normalize_obs(np.asarray(first.reset()))
-    assert np.allclose(found, model.policy.values_and_terminations(seen)[0][0], rtol=1e-3)
+    assert np.allclose(found, model._scale.value * model.policy.values_and_terminations(seen)[0][0], rtol=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sb3_caps.caps.losses import (
-    action_log_probs,
     actor_loss,
     option_loss,
     option_targets,
@@ -199,27 +198,6 @@ def test_termination_loss_equals_a_slow_implementation(seed: int, n_sources: int
             total -= math.log(beta if worth[action] < max(worth) else 1 - beta)
     tensors = (th.as_tensor(each) for each in (logits, values, sources, disabled, mask))
     assert termination_loss(*tensors).item() == pytest.approx(total / 3, rel=1e-4)
-
-
-def test_options_that_agree_share_the_probability_of_an_action() -> None:
-    logits = th.tensor([[0.2, 0.3, 0.5], [0.2, 0.3, 0.5]]).log() + 7.0
-    logits.requires_grad_()
-    found = action_log_probs(logits, th.tensor([[True, False, True], [False, True, False]]))
-    assert found.exp().tolist() == pytest.approx([0.7, 0.3])
-    found[0].backward()
-    assert logits.grad is not None
-    # ∂ log (p₀ + p₂) / ∂ logit_i = p_i / 0.7 - p_i for those that agree, and -p_i for the other one
-    assert logits.grad[0].tolist() == pytest.approx([0.2 / 0.7 - 0.2, -0.3, 0.5 / 0.7 - 0.5], rel=1e-5)
-
-
-def test_the_probabilities_of_all_actions_add_up() -> None:
-    """Two sources and three actions, of which one is that of both sources."""
-    taken = np.array([1, 1, 0, 1, 2])
-    agreements = th.as_tensor(taken == np.arange(3)[:, None])
-    logits = th.randn(5, generator=th.Generator().manual_seed(0))
-    found = action_log_probs(logits.expand(3, 5), agreements).exp()
-    assert found.sum().item() == pytest.approx(1.0)
-    assert found[1].item() == pytest.approx(logits.softmax(dim=0)[[0, 1, 3]].sum().item())
 
 
 def test_vtrace_by_hand() -> None:

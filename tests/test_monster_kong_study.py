@@ -91,7 +91,7 @@ def test_exact_evaluation_is_what_playing_gives(given: dict[str, Any], controlle
         with th.no_grad():
             for parameter in model.policy.parameters():
                 parameter.normal_()
-            for actor in filter(None, (model.policy.actor, model.policy.actor_best)):
+            for actor in (model.policy.actor, model.policy.actor_best):
                 actor.policy_net[-1].weight.mul_(1e4)  # type: ignore[operator]
         exact = evaluate(model)
         if 0 < exact.successes < 1:

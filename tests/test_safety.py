@@ -219,10 +219,11 @@ def test_predict_acts_by_the_gate() -> None:
     model = make(selection_kwargs={})
     always(model.policy.q_net_best, RIGHT)
     actor, best = model.policy.actor, model.policy.actor_best
-    assert actor is not None
-    assert best is not None
-    actor.start_from(np.array([1e-6, 1e-6, 1e-6, 1.0]))
-    best.start_from(np.array([1e-6, 1e-6, 1.0, 1e-6]))
+    # The second source votes for going right, and the first one for going left
+    actor.start_from(np.array([0.0, 1.0]))
+    best.start_from(np.array([1.0, 0.0]))
+    for each in (actor, best):
+        each.policy_net[-1].bias.data[:2] *= 3.0  # type: ignore[operator]
     for controller, action in (
         (OPTIONS, LEFT),
         (BEST[OPTIONS], RIGHT),
@@ -241,8 +242,6 @@ def test_predict_acts_by_the_gate() -> None:
 def test_a_sampled_actor_draws_also_where_it_is_deterministic() -> None:
     """As it was judged: but the draws are the same ones each time."""
     model = make(selection_kwargs={})
-    assert model.policy.actor is not None
-    model.policy.actor.start_from(np.array([0.0001, 0.0001, 0.4998, 0.5]))
     model.gate.controller = SAMPLED_ACTOR
     cells = np.tile(CELLS[:1], (1000, 1))
     actions, state = model.predict(cells, deterministic=True)

@@ -92,7 +92,7 @@ def test_masks_of_the_environment_reach_the_source() -> None:
     [
         ([go_right], Corridor(), 0, ValueError, "n_eval_episodes must be a whole number of at least 1, not 0"),
         ([go_right], Corridor(), 2.5, ValueError, "n_eval_episodes must be a whole number of at least 1, not 2.5"),
-        ([go_right], "Pendulum-v1", 1, ValueError, "one of several actions, but the environment takes Box"),
+        ([lambda o: np.zeros((len(o), 2))], "Pendulum-v1", 1, ValueError, "returned actions of shape"),
         (go_right, Corridor(), 1, ValueError, "source_policies must be a list of source policies"),
         ([DQN("MlpPolicy", "CartPole-v1", buffer_size=1)], Corridor(), 1, ValueError, "'dqn' expects observations"),
         ([lambda observations: 1], Corridor(), 1, ValueError, r"'<lambda>' returned actions of shape \(\)"),

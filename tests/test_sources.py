@@ -303,7 +303,7 @@ def test_source_policies_are_an_attribute(tmp_path: Path) -> None:
         assert again.options.names == model.options.names
         model.save(tmp_path / "model")
         assert [source.name for source in algorithm.load(tmp_path / "model").source_policies] == model.source_names
-    assert CAPS("MlpPolicy", Corridor()).source_policies == []
+    assert CAPS("MlpPolicy", Corridor()).source_policies == ()
 
 
 def spoil(observations: Any) -> np.ndarray:
@@ -370,3 +370,27 @@ def test_gymnasium_ids_work_as_everywhere() -> None:
     model.learn(50)
     assert isinstance(model.action_space, spaces.Discrete)
     assert isinstance(gym.make("CartPole-v1").observation_space, spaces.Box)
+
+
+@pytest.mark.parametrize("algorithm", [CAPS, PRQL])
+def test_a_misspelt_argument_is_told_which_one_was_meant(algorithm: Any) -> None:
+    with pytest.raises(
+        TypeError, match=rf"{algorithm.__name__} has no argument sources: did you mean source_policies\?"
+    ):
+        algorithm("MlpPolicy", Corridor(), sources=[go_right])
+
+    class WithItsOwn(algorithm):
+        def __init__(self, *args: Any, speed: int = 1, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self.speed = speed
+
+    assert WithItsOwn("MlpPolicy", Corridor(), speed=2).speed == 2
+
+
+def test_sources_of_a_model_cannot_be_appended_to() -> None:
+    model: Any = CAPS("MlpPolicy", Corridor(), source_policies={"right": go_right})
+    assert [source.name for source in model.source_policies] == ["right"]
+    with pytest.raises(AttributeError):
+        model.source_policies.append(go_right)
+    with pytest.raises(AttributeError):
+        model.source_policies = [go_right]

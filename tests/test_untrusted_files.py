@@ -418,6 +418,29 @@ def test_a_file_takes_no_more_memory_than_it_has_bytes(folder: Path, tmp_path: P
 
 
 @pytest.mark.parametrize(
+    ("name", "inside", "message"),
+    [
+        ("other.zip", ["weights"], "there is no data and no policy.pth in it"),
+        ("model.zip", ["data", "policy.pth"], "its data is no JSON"),
+        ("weights.pth", ["archive/data.pkl", "archive/data/0"], "no usable TorchScript file.*there is no code in it"),
+        ("weights.pt", [], "no usable TorchScript file.*not a zip file"),
+    ],
+)
+def test_of_other_formats_nothing_is_read_with_trust_either(
+    name: str, inside: list[str], message: str, tmp_path: Path
+) -> None:
+    file, large = tmp_path / name, 100_000_000
+    if inside:
+        pack(file, {part: bytes(large) for part in inside}, zipfile.ZIP_DEFLATED)
+    else:
+        with file.open("wb") as opened:
+            opened.truncate(large)
+    with little_memory(20), pytest.raises(ValueError, match=message) as error:
+        as_source(file)
+    assert str(file) in str(error.value)
+
+
+@pytest.mark.parametrize(
     ("place", "value"),
     [
         ("policy/arguments/net_arch", [100_000, 100_000]),
@@ -455,8 +478,11 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
     max_leaves=8,
 )
+# A hundred thousand files with `make soak`
 FUZZ = settings(
-    max_examples=250 * TIMES, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=250 if TIMES == 1 else 500 * TIMES,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 NAMES = ["source", "small", "model"]
 

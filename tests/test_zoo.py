@@ -21,10 +21,12 @@ import yaml
 from rl_zoo3 import hyperparams_opt
 from stable_baselines3 import DQN
 from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.callbacks import BaseCallback
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # type: ignore[import-untyped]
 
 from sb3_caps import CAPS
 from sb3_caps.commands import main
+from sb3_caps.reuse.episodes import Behaviour
 from sb3_caps.zoo import ALGORITHMS, find_config, make_source, register
 from sb3_caps.zoo.algorithms import convert_params, sample_params
 from sb3_caps.zoo.runs import latest_model, latest_run_id
@@ -113,7 +115,8 @@ def test_folders_are_those_of_rl_zoo3(folder: Path, monkeypatch: pytest.MonkeyPa
         assert main(["train", "--algo", algo, "-f", "ours", *arguments]) == 0
     expected = files_of(folder / "theirs" / "dqn" / "CartPole-v1_1")
     assert {"best_model.zip", "evaluations.npz", "CartPole-v1/config.yml", "CartPole-v1/command.txt"} <= expected
-    assert files_of(folder / "ours" / "caps" / "CartPole-v1_1") == expected
+    # Who acted in each episode, too
+    assert files_of(folder / "ours" / "caps" / "CartPole-v1_1") == expected | {"episodes.csv"}
     assert files_of(folder / "ours" / "dqn" / "CartPole-v1_1") == expected
     theirs, ours = (
         yaml.unsafe_load((folder / name / "CartPole-v1_1" / "CartPole-v1" / "args.yml").read_text())
@@ -256,6 +259,56 @@ def test_two_workers_share_a_study(folder: Path) -> None:
     (model,) = folder.glob("logs/caps/*/CartPole-v1.zip")
     wanted = {"regularization": trials[1].params["termination_regularization"]}
     assert CAPS.load(model).termination_kwargs == wanted
+
+
+class _Guided(BaseCallback):
+    """Lets the model act by its source, whatever it learned."""
+
+    def _on_step(self) -> bool:
+        self.model.gate.controller = Behaviour("balance", is_source=True)  # type: ignore[attr-defined]
+        return True
+
+
+@pytest.mark.parametrize(
+    ("judge", "told", "worth"),
+    [
+        ([], "judged by the learner alone (--judge learner)", 1.0),
+        (["--judge", "model"], "judged by the model, which may act by a source (--judge model)", 2.0),
+    ],
+)
+def test_trials_are_judged_by_the_learner(
+    judge: list[str],
+    told: str,
+    worth: float,
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def evaluate(model: CAPS, *_: Any, **__: Any) -> tuple[list[float], list[int]]:
+        # What `predict` acts by at that moment
+        return [2.0 if model.policy.gate.controller.is_source else 1.0], [1]
+
+    monkeypatch.setattr("stable_baselines3.common.callbacks.evaluate_policy", evaluate)
+    given = [f"source_policies:['{HERE}:balance']", f"callback:['{HERE}._Guided']"]
+    study = ["--storage", f"sqlite:///{folder}/study.db", "--study-name", "judged", "--n-trials", "1"]
+    short = ["-n", "60", "--n-evaluations", "2", *QUICK[2:], "-params", *given]
+    assert main(["optimize", "--env", "CartPole-v1", *short, *study, *judge]) == 0
+    assert told in capsys.readouterr().out
+    (trial,) = optuna.load_study(study_name="judged", storage=study[1]).trials
+    assert set(trial.intermediate_values.values()) == {trial.value} == {worth}
+
+
+def test_evaluations_of_a_run_tell_of_the_learner_too(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train = ["train", "--env", "CartPole-v1", "-n", "100", "--eval-freq", "50", "--eval-episodes", "1", "-tb", "tb"]
+    callback = f"callback:['{HERE}._Guided']"
+    assert main([*train, *QUICK[2:], "-params", f"source_policies:['{HERE}:balance']", callback]) == 0
+    (run,) = (folder / "tb" / "CartPole-v1").iterdir()
+    events = EventAccumulator(str(run)).Reload()
+    model, learner = (events.Scalars(f"eval/{tag}") for tag in ("mean_reward", "learner_mean_reward"))
+    assert {each.value for each in model} == {500.0}
+    assert [each.step for each in learner] == [each.step for each in model]
+    # Who acted in each episode
+    assert (folder / "logs/caps/CartPole-v1_1/episodes.csv").is_file()
 
 
 @pytest.mark.parametrize("algo", ["caps", "prql", "ops_tl", "jump_start", "qdagger"])

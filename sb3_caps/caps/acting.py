@@ -12,7 +12,7 @@ from stable_baselines3.common.torch_layers import FlattenExtractor
 from stable_baselines3.common.utils import obs_as_tensor
 from torch import nn
 
-from sb3_caps.caps.networks import OptionActor, OptionQNetwork
+from sb3_caps.caps.networks import OptionQNetwork, ResidualActor
 from sb3_caps.sources import Observations
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ MOST_MULTIPLICATIONS = 2**18
 
 class ActingNetwork:
     """
-    Option values and terminations, and the options that the actor prefers, for the few observations of a step.
+    Option values and terminations, and what the actor does, for the few observations of a step.
 
     For one observation, an operation of torch on a layer of 64 units takes longer to start than to compute; NumPy
     starts sooner. It shares the memory of the networks' tensors, and is made anew for each rollout. Whatever it does
@@ -40,7 +40,7 @@ class ActingNetwork:
     :param actor: which actor of it
     """
 
-    def __init__(self, policy: "CAPSPolicy", network: OptionQNetwork, actor: OptionActor) -> None:
+    def __init__(self, policy: "CAPSPolicy", network: OptionQNetwork, actor: ResidualActor) -> None:
         self.policy, self.network, self.actor, self.space = policy, network, actor, policy.observation_space
         # Up to the last hidden layer, and from there to the values and to the terminations
         self.hidden: list[Layer] | None = None
@@ -74,19 +74,27 @@ class ActingNetwork:
             return values, np.full(values.shape, self.policy.termination, dtype=np.float32)
         return values, sigmoid(self._complete(_through(self.terminations, hidden), source_actions))
 
-    def option_probabilities(self, observations: Observations) -> np.ndarray:
+    def action_probabilities(self, observations: Observations, source_actions: np.ndarray) -> np.ndarray:
         """
         :param observations: one for each environment
-        :return: how likely the actor is to follow each option, of shape (environments, options)
+        :param source_actions: the actions of the sources, of shape (environments, sources)
+        :return: how likely the actor is to take each action, of shape (environments, actions)
         """
         if self.preferences is None or not self._takes(observations):
             with th.no_grad():
                 features = self.network.features(obs_as_tensor(observations, self.policy.device))
-                logits: np.ndarray = self.actor.policy_net(features).cpu().numpy()
-        else:
-            logits = _through(self.preferences, self._flat(observations))
-        weights = np.exp(logits - logits.max(axis=1, keepdims=True))
-        return weights / weights.sum(axis=1, keepdims=True)
+                sources = th.as_tensor(source_actions, device=self.policy.device)
+                found: np.ndarray = self.actor.log_probs(features, sources).exp().cpu().numpy()
+            return found
+        outputs = _through(self.preferences, self._flat(observations))
+        n_sources, rows = self.actor.n_sources, np.arange(len(outputs))
+        learned = outputs[:, n_sources:]
+        share = min(max(self.actor.share.item(), 0.0), 1.0 - 1e-6)
+        prior = np.full(learned.shape, (1.0 - share) / learned.shape[1], dtype=np.float32)
+        votes = share * softmax(outputs[:, :n_sources]) if n_sources else outputs[:, :0]
+        for i in range(n_sources):
+            prior[rows, source_actions[:, i]] += votes[:, i]
+        return softmax(learned + np.log(prior))
 
     def _takes(self, observations: Observations) -> bool:
         return not isinstance(observations, dict) and len(observations) <= self.most_rows
@@ -133,6 +141,12 @@ def _is_hooked(network: nn.Module) -> bool:
     return any(
         module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module) for module in network.modules()
     )
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """:return: probabilities, which do not overflow"""
+    weights: np.ndarray = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return weights / weights.sum(axis=1, keepdims=True)
 
 
 def sigmoid(values: np.ndarray) -> np.ndarray:

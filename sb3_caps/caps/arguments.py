@@ -91,13 +91,13 @@ class Termination:
 @dataclass(frozen=True)
 class Actor:
     """
-    ``actor_kwargs``: how the actor learns, a policy over options that is moved by advantages. Action gaps are tiny
-    beside values, so that whatever takes a maximum over learned values chooses by noise for a long time; standardised
-    advantages tell actions apart from the start.
+    ``actor_kwargs``: how the actor learns, a policy over actions that begins with the sources' own and is moved by
+    advantages. Action gaps are tiny beside values, so that whatever takes a maximum over learned values chooses by
+    noise for a long time; standardised advantages tell actions apart from the start.
 
     :param learning_rate: of the actor and of its values of states
-    :param softness: at the start the actor takes the action of a source that is the best one for certain with the
-        remaining probability, and any action with this one: a sharp copy does not learn
+    :param softness: how random the actor is at the start: it takes any action with this probability, and that of a
+        source with the rest. What is sharp does not learn.
     :param interval: its own steps from one round of updates to the next
     :param window: from how many of the latest steps it learns, of whoever did them
     :param n_epochs: how often each of them is used in a round
@@ -109,14 +109,14 @@ class Actor:
     """
 
     learning_rate: float = 7e-4
-    softness: float = 0.7
+    softness: float = 0.5
     interval: int = 256
     window: int = 2048
     n_epochs: int = 4
     batch_size: int = 64
     clip_range: float = 0.2
     target_kl: float = 0.03
-    trace: float = 0.95
+    trace: float = 0.98
     max_grad_norm: float = 0.5
 
     def __post_init__(self) -> None:
@@ -140,8 +140,8 @@ def check_arguments(model: "CAPS") -> None:
         raise ValueError(f"termination must be None or a probability from 0 to 1, not {model.termination}.")
     if not isinstance(model.sequence_length, int) or not 1 <= model.sequence_length <= model.batch_size:
         raise ValueError(
-            f"sequence_length must be a whole number from 1 to batch_size ({model.batch_size}), which counts the steps of all "
-            f"sequences, not {model.sequence_length}."
+            f"sequence_length must be a whole number from 1 to batch_size ({model.batch_size}), which counts the steps "
+            f"of all sequences, not {model.sequence_length}."
         )
     if not issubclass(model.replay_buffer_class or OptionReplayBuffer, OptionReplayBuffer):
         raise ValueError(f"replay_buffer_class must be an OptionReplayBuffer, not {model.replay_buffer_class}.")

@@ -2,7 +2,7 @@
 
 import pathlib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
 import gymnasium as gym
@@ -16,7 +16,8 @@ from stable_baselines3.common.utils import get_parameters_by_name, polyak_update
 
 from sb3_caps.caps.arguments import DQN_DEFAULTS, VECTOR_DEFAULTS, Actor, Termination, check_arguments
 from sb3_caps.caps.collector import OptionCollector
-from sb3_caps.caps.losses import action_log_probs, actor_loss, option_loss, option_targets, termination_loss, vtrace
+from sb3_caps.caps.learner import LearnerOnly
+from sb3_caps.caps.losses import actor_loss, option_loss, option_targets, termination_loss, vtrace
 from sb3_caps.caps.networks import OptionEstimates
 from sb3_caps.caps.policies import CAPSPolicy, CnnPolicy, MlpPolicy, MultiInputPolicy, OptionState
 from sb3_caps.caps.selection import CAPSSelector, Selection
@@ -25,13 +26,15 @@ from sb3_caps.files.export import export_model
 from sb3_caps.replay.batches import part
 from sb3_caps.replay.buffers import OptionReplayBuffer
 from sb3_caps.replay.type_aliases import OptionReplayBufferSamples
+from sb3_caps.reuse.callbacks import with_monitor
+from sb3_caps.reuse.evidence import Evidence
 from sb3_caps.reuse.statistics import NOT_ON_SCREEN
 
 SelfCAPS = TypeVar("SelfCAPS", bound="CAPS")
 # Beside the loss of the values: β must not decide how far a step of all goes when its gradient is clipped
 TERMINATION_WEIGHT = 0.1
-# Rounds of updates that the values of states get before the actor moves
-VALUE_ROUNDS = 3
+# How often each step of the survey is used to fit the values of states before the actor moves
+VALUE_EPOCHS = 20
 
 
 class CAPS(OptionCollector):
@@ -77,7 +80,7 @@ class CAPS(OptionCollector):
     :param verbose: Verbosity level: 0 for no output, 1 for info messages (such as device), 2 for debug messages
     :param seed: Seed for the pseudo random generators
     :param device: Device (cpu, cuda, ...) on which the code should be run; auto for the GPU if possible
-    :param source_policies: The policies to reuse: a list of anything that ``as_source`` takes
+    :param source_policies: The policies to reuse: a list of anything that ``as_source`` takes, or a dictionary by name
     :param termination: A fixed β for all options (the paper's ablation; 1 chooses anew in every state),
         None to learn it
     :param termination_kwargs: How β is learned and where it is used, see ``Termination``
@@ -129,7 +132,7 @@ class CAPS(OptionCollector):
         verbose: int = 0,
         seed: int | None = None,
         device: th.device | str = "auto",
-        source_policies: Sequence[Any] | None = None,
+        source_policies: Sequence[Any] | Mapping[str, Any] | None = None,
         termination: float | None = None,
         termination_kwargs: dict[str, Any] | None = None,
         sequence_length: int = 8,
@@ -368,24 +371,19 @@ class CAPS(OptionCollector):
 
     def _start_actor(self) -> None:
         """
-        Let the actor begin as a soft copy of what the survey says is best: of each source as far as it may be the best.
+        Let the actor begin with what the survey says is best: with each source as far as it may be the best.
         """
         super()._start_actor()
         assert isinstance(self.selector, CAPSSelector)
-        n_sources, n_actions = self.options.n_sources, self.options.n_actions
-        weights = np.full(n_sources + n_actions, 1e-3)
-        weights[:n_sources] += (1.0 - self._actor.softness) * self.selector.source_chances()[:-1]
-        weights[n_sources:] = (1.0 - weights[:n_sources].sum()) / n_actions
-        self.policy.actor.start_from(weights)
-        # The values come first: advantages of an untrained network are noise
-        for _ in range(VALUE_ROUNDS):
-            self._train_actor(values_alone=True)
+        self.policy.actor.start_from((1.0 - self._actor.softness) * self.selector.source_chances()[:-1])
+        # The values come first, from whole episodes: advantages by an untrained network are noise
+        self._train_actor(values_alone=True)
 
     def _train_actor(self, values_alone: bool = False) -> None:
         """
         One round of updates of the actor, from the latest steps of whoever acted (PPO's objective with V-trace).
 
-        :param values_alone: whether its policy stays as it is
+        :param values_alone: whether only its values are fitted, to the returns of those steps
         """
         actor, settings, policy = self.policy.actor, self._actor, self.policy
         data = self.replay_buffer.latest(settings.window, self._vec_normalize_env)
@@ -397,7 +395,7 @@ class CAPS(OptionCollector):
             ended = policy.q_net.features(data.ended)
         n_steps = len(features)
         with th.no_grad():
-            old_log_probs = action_log_probs(actor.policy_net(features), data.agreements)
+            old_log_probs = actor.log_probs(features, data.option_actions).gather(1, data.actions[:, None])[:, 0]
             weights = (old_log_probs - data.log_probs).exp().clamp(max=1.0)
             values = actor.value_net(features)[:, 0]
             next_values = th.cat([values[1:], values[-1:]])
@@ -408,18 +406,19 @@ class CAPS(OptionCollector):
                 next_values,
                 data.dones,
                 data.last_steps,
-                weights,
+                th.ones_like(weights) if values_alone else weights,
                 self.gamma,
-                settings.trace,
+                1.0 if values_alone else settings.trace,
             )
             advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
         stays = values_alone
-        for _ in range(settings.n_epochs):
+        for _ in range(VALUE_EPOCHS if values_alone else settings.n_epochs):
             order = th.as_tensor(self.rng.permutation(n_steps), device=self.device)
             for rows in order.split(settings.batch_size):
                 loss = (actor.value_net(features[rows])[:, 0] - targets[rows]).square().mean()
                 if not stays:
-                    log_probs = action_log_probs(actor.policy_net(features[rows]), data.agreements[rows])
+                    log_probs = actor.log_probs(features[rows], data.option_actions[rows])
+                    log_probs = log_probs.gather(1, data.actions[rows, None])[:, 0]
                     old = old_log_probs[rows]
                     loss = loss + actor_loss(log_probs, old, advantages[rows], weights[rows], settings.clip_range)
                     with th.no_grad():
@@ -427,7 +426,9 @@ class CAPS(OptionCollector):
                         stays = bool((weights[rows] * (change.exp() - 1.0 - change)).mean() > settings.target_kl)
                 policy.actor_optimizer.zero_grad()
                 loss.backward()
-                th.nn.utils.clip_grad_norm_(actor.parameters(), settings.max_grad_norm)
+                # Each by itself: the loss of the values must not decide how far the policy moves
+                for part_of_it in (actor.policy_net, actor.value_net):
+                    th.nn.utils.clip_grad_norm_(part_of_it.parameters(), settings.max_grad_norm)
                 policy.actor_optimizer.step()
         self.logger.record("train/actor_value_loss", float((values - targets).square().mean()))
 
@@ -452,6 +453,12 @@ class CAPS(OptionCollector):
         epsilon = 0.0 if deterministic else self.exploration_rate
         return self.policy.predict(observation, state, episode_start, deterministic, epsilon, action_masks)
 
+    def learner(self) -> LearnerOnly:
+        """
+        :return: the learner as it is now, whatever ``predict`` acts by: ``evaluate_policy(model.learner(), env)``
+        """
+        return LearnerOnly(self)
+
     def learn(
         self: SelfCAPS,
         total_timesteps: int = 100_000,
@@ -464,6 +471,8 @@ class CAPS(OptionCollector):
         if self.verbose >= 1:
             sources = [f"{source.name} ({source.kind})" for source in self.options.sources]
             print(f"Options: {', '.join(sources) or 'no sources'}, {self.options.n_actions} actions")
+        if self.tensorboard_log is not None:
+            callback = with_monitor(callback)
         super().learn(total_timesteps, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar)
         if self.safe and self.verbose >= 1:
             print(self.reuse_summary())
@@ -485,8 +494,18 @@ class CAPS(OptionCollector):
             for name, rewards in self.selector.rewards.items():
                 if rewards.n:
                     self.logger.record(f"reuse/mean_reward/{name}", rewards.mean, exclude=NOT_ON_SCREEN)
-            self.logger.record("reuse/acts_by", self.gate.controller.name)
+            self._record_who_acts(self.selector.rewards)
         super().dump_logs()
+
+    def _record_who_acts(self, rewards: dict[str, Evidence]) -> None:
+        controller, names = self.gate.controller, self.options.source_names
+        number = names.index(controller.name) + 1 if controller.is_source else 0
+        self.logger.record("reuse/acts_by", controller.name)
+        self.logger.record("reuse/acts_by_source", number, exclude=NOT_ON_SCREEN)
+        sources = [rewards[name].mean for name in names if name in rewards and rewards[name].n]
+        learner = rewards.get(self.learner().behaviour.name)
+        if sources and learner is not None and learner.n:
+            self.logger.record("reuse/learner_lead", learner.mean - max(sources))
 
     def export(self, path: str | pathlib.Path) -> None:
         """

@@ -15,7 +15,7 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_caps.caps.acting import ActingNetwork
 from sb3_caps.caps.exploration import RandomStretches, epsilon_greedy
-from sb3_caps.caps.gate import ACTOR, BEST, EXPLORING, MIXING, OPTIONS, RANDOM, SAMPLED_ACTOR, Gate
+from sb3_caps.caps.gate import ACTOR, BEST, EXPLORING, LEARNERS, MIXING, OPTIONS, RANDOM, SAMPLED_ACTOR, Gate
 from sb3_caps.caps.networks import OptionQNetwork
 from sb3_caps.caps.policies import CAPSPolicy
 from sb3_caps.caps.selection import CAPSSelector, Selection
@@ -123,7 +123,7 @@ class OptionCollector(PolicyReuseAlgorithm):
         self._setup_selector()
         self._scale.gamma = self.gamma
         # Where the environments were reset, new episodes begin
-        if len(self._last_options) != self.n_envs or starts.all():
+        if len(self._last_options) != self.n_envs or self._was_reset:
             self._last_options = np.zeros(self.n_envs, dtype=np.int64)
             self._last_source_states = self.options.initial_states()
             self._last_option_actions = self._query_sources(self._original_observations(), starts)
@@ -206,18 +206,16 @@ class OptionCollector(PolicyReuseAlgorithm):
         :return: the actions, the options that took them, and log μ(a|s), how likely that was
         """
         options = np.zeros(self.n_envs, dtype=np.int64)
-        # Known of sources and of draws of the actor: it learns from these
-        log_probs = np.full(self.n_envs, np.nan, dtype=np.float32)
+        # What draws nothing is certain of its action
+        log_probs = np.zeros(self.n_envs, dtype=np.float32)
         for behaviour, envs in self._cast.items():
             if behaviour.is_source:
                 options[envs] = self.options.names.index(behaviour.name)
-                log_probs[envs] = 0.0
             elif behaviour == RANDOM or (warm_up and behaviour in (EXPLORING, MIXING)):
                 options[envs] = self.options.n_sources + self.rng.integers(self.options.n_actions, size=len(envs))
-                if behaviour == RANDOM:
-                    log_probs[envs] = -np.log(self.options.n_actions)
+                log_probs[envs] = -np.log(self.options.n_actions)
             elif behaviour in (EXPLORING, MIXING):
-                options[envs] = self._explore(acting, envs, mixing=behaviour == MIXING)
+                options[envs], log_probs[envs] = self._explore(acting, envs, mixing=behaviour == MIXING)
             else:
                 networks = self.policy.acting(best=True) if behaviour in BEST.values() else acting
                 if behaviour in (OPTIONS, BEST[OPTIONS]):
@@ -247,17 +245,17 @@ class OptionCollector(PolicyReuseAlgorithm):
         active, starts = self._last_options[envs], self._last_episode_starts[envs]
         return execution.next_options(active, starts, execution.ends(values, beta), execution.greedy_options(values))
 
-    def _explore(self, acting: ActingNetwork, envs: np.ndarray, mixing: bool) -> np.ndarray:
+    def _explore(self, acting: ActingNetwork, envs: np.ndarray, mixing: bool) -> tuple[np.ndarray, np.ndarray]:
         """
         Explore by the values of options.
 
         :param acting: the latest networks
         :param envs: the environments
         :param mixing: whether with stretches of sources
-        :return: the options
+        :return: the options, and log μ(a|s), NaN where that is not known
         """
         if self.exploration == "terminations":
-            return self._explore_until_they_end(acting, envs)
+            return self._explore_until_they_end(acting, envs), np.full(len(envs), np.nan)
         n_sources, n_actions = self.options.n_sources, self.options.n_actions
         # As long as nothing was found there is nothing to exploit
         no_signal = isinstance(self.selector, CAPSSelector) and self.selector.no_signal
@@ -265,12 +263,17 @@ class OptionCollector(PolicyReuseAlgorithm):
         greedy = self._follow_values(acting, envs)
         random = self.rng.random(len(envs)) < epsilon
         options = np.where(random, n_sources + self.rng.integers(n_actions, size=len(envs)), greedy)
+        taken = self._last_option_actions[envs]
+        rows = np.arange(len(envs))
+        same = taken[rows, options] == taken[rows, greedy]
+        log_probs = np.log(epsilon / n_actions + (1.0 - epsilon) * same)
         if not mixing:
-            return options
+            return options, log_probs
         useful = np.flatnonzero(~self.gate.mask(self.options.source_names))
         observations = rows_of(self._original_observations(), envs)
         parts = list(observations.values()) if isinstance(observations, dict) else [observations]
-        return self._stretches.choose(envs, options, useful, parts, self.rng)
+        options = self._stretches.choose(envs, options, useful, parts, self.rng)
+        return options, np.where(self._stretches.has_turn[envs], 0.0, log_probs)
 
     def _explore_until_they_end(self, acting: ActingNetwork, envs: np.ndarray) -> np.ndarray:
         """
@@ -402,8 +405,11 @@ class OptionCollector(PolicyReuseAlgorithm):
     def _start_episodes(self) -> None:
         """Draw who acts in the environments where nobody does yet."""
         for env in self._tracker.waiting:
-            self._tracker.start(env, self.selector.select(env))
+            behaviour = self.selector.select(env)
+            self._tracker.start(env, behaviour)
             self._stretches.start(env)
+            if behaviour in LEARNERS:
+                self.policy.begin_episode()
         cast: dict[Behaviour, list[int]] = {}
         for env, behaviour in enumerate(self._tracker.behaviours):
             assert behaviour is not None

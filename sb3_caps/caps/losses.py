@@ -85,18 +85,6 @@ def termination_loss(
     return (losses * (known & mask[..., None])).sum() / mask.sum()
 
 
-def action_log_probs(logits: th.Tensor, agreements: th.Tensor) -> th.Tensor:
-    """
-    log π(a|s), where π follows option o with a probability and each option takes its action: the probabilities of all
-    options that agree with the action add up. So whatever is learned from an action reaches all of these.
-
-    :param logits: of the options, of shape (states, options)
-    :param agreements: which options take the action, of the same shape
-    :return: of shape (states,)
-    """
-    return F.log_softmax(logits, dim=1).masked_fill(~agreements, -th.inf).logsumexp(dim=1)
-
-
 def vtrace(
     rewards: th.Tensor,
     values: th.Tensor,

@@ -8,6 +8,7 @@ from stable_baselines3.common.torch_layers import create_mlp
 from stable_baselines3.common.type_aliases import PyTorchObs
 from stable_baselines3.dqn.policies import QNetwork
 from torch import nn
+from torch.nn import functional as F
 
 
 class OptionEstimates(NamedTuple):
@@ -148,38 +149,73 @@ class OptionQNetwork(QNetwork):
         return data
 
 
-class OptionActor(nn.Module):
+class ResidualActor(nn.Module):
     """
-    A policy over options, and the values of states: what learns from advantages rather than from values of options.
+    A policy over actions, and the values of states: what learns from advantages rather than from values of options.
 
+    It begins with what the sources do: in each state one of them votes with a fixed share, the rest is random, and what
+    is learned of actions is added to the logarithm of that. So it starts at the level of its sources, whatever they
+    are, learns which of them to follow where, and moves away from all of them state by state.
     It works on the features of the Q-network, and shapes none of them.
 
     :param features_dim: number of features
-    :param n_options: number of options
+    :param n_sources: number of source policies
+    :param n_actions: number of actions
     :param net_arch: units of the hidden layers, of the policy and of the values alike
     """
 
-    def __init__(self, features_dim: int, n_options: int, net_arch: list[int]) -> None:
+    share: th.Tensor
+
+    def __init__(self, features_dim: int, n_sources: int, n_actions: int, net_arch: list[int]) -> None:
         super().__init__()
-        self.policy_net = nn.Sequential(*create_mlp(features_dim, n_options, net_arch, nn.Tanh))
+        self.n_sources = n_sources
+        # Which source votes, and what is added for each action
+        self.policy_net = nn.Sequential(*create_mlp(features_dim, n_sources + n_actions, net_arch, nn.Tanh))
         # Normalised layers: values are fitted to few episodes, and soon to others
         self.value_net = nn.Sequential(*create_mlp(features_dim, 1, net_arch, post_linear_modules=[nn.LayerNorm]))
-        for layer in self.policy_net:
-            if isinstance(layer, nn.Linear):
-                nn.init.orthogonal_(layer.weight, 0.01 if layer.out_features == n_options else np.sqrt(2))
-                nn.init.zeros_(layer.bias)
+        # Of all votes together
+        self.register_buffer("share", th.zeros(1))
+        *hidden, last = [layer for layer in self.policy_net if isinstance(layer, nn.Linear)]
+        for layer in hidden:
+            nn.init.orthogonal_(layer.weight, np.sqrt(2))
+            nn.init.zeros_(layer.bias)
+        # At first it is the same in all states
+        nn.init.zeros_(last.weight)
+        nn.init.zeros_(last.bias)
+
+    def log_probs(self, features: th.Tensor, source_actions: th.Tensor) -> th.Tensor:
+        """
+        :param features: of shape (states, features)
+        :param source_actions: the action of each source, of shape (states, sources), -1 where it is not known
+        :return: log π(a|s), of shape (states, actions)
+        """
+        outputs = self.policy_net(features)
+        learned = outputs[:, self.n_sources :]
+        n_actions = learned.shape[1]
+        share = self.share.clamp(0.0, 1.0 - 1e-6)
+        prior = (1.0 - share) / n_actions
+        if self.n_sources:
+            votes = share * F.softmax(outputs[:, : self.n_sources], dim=1)
+            agrees = source_actions[:, :, None] == th.arange(n_actions, device=learned.device)
+            prior = prior + (votes[:, :, None] * agrees).sum(dim=1)
+        return F.log_softmax(learned + prior.log(), dim=1)
 
     @th.no_grad()
-    def start_from(self, weights: np.ndarray) -> None:
+    def start_from(self, votes: np.ndarray) -> None:
         """
-        Follow each option with the same probability in all states.
+        Follow each source with the same probability in all states, and random actions otherwise.
 
-        :param weights: the probabilities
+        :param votes: the probability of each source
         """
+        total = float(votes.sum())
+        self.share.fill_(total)
         last = self.policy_net[-1]
         assert isinstance(last, nn.Linear)
-        nn.init.orthogonal_(last.weight, 0.01)
-        last.bias.copy_(th.as_tensor(weights, dtype=th.float32).log())
+        nn.init.zeros_(last.weight)
+        nn.init.zeros_(last.bias)
+        if total > 0.0:
+            # No source is ruled out for good
+            last.bias[: self.n_sources] = th.as_tensor(votes / total + 1e-3, dtype=th.float32).log()
 
     @th.no_grad()
     def rescale(self, factor: float) -> None:

@@ -16,7 +16,7 @@ from torch import nn
 from sb3_caps.caps.acting import ActingNetwork
 from sb3_caps.caps.exploration import draw, epsilon_greedy
 from sb3_caps.caps.gate import ACTOR, BEST, SAMPLED_ACTOR, Gate
-from sb3_caps.caps.networks import OptionActor, OptionEstimates, OptionQNetwork, add_action_values
+from sb3_caps.caps.networks import OptionEstimates, OptionQNetwork, ResidualActor, add_action_values
 from sb3_caps.replay.batches import distinct_rows, with_batch_axis
 from sb3_caps.reuse.checks import check_n_envs
 from sb3_caps.reuse.execution import Execution, OptionExecution
@@ -107,9 +107,13 @@ class CAPSPolicy(DQNPolicy):
             self.q_net.termination_net.parameters(), lr=self.termination_learning_rate or 0.0
         )
         self.q_net_average = None if self.averaging is None else _frozen_copy(self.q_net)
-        # The networks that did best in whole episodes
+        # As they were at the start of the latest episode, and those that did best in whole episodes
+        self.q_net_before = _frozen_copy(self.q_net)
         self.q_net_best = _frozen_copy(self.q_net)
-        self.actor = OptionActor(self.q_net.features_dim, len(self.options), self.net_arch).to(self.device)
+        self.actor = ResidualActor(
+            self.q_net.features_dim, self.options.n_sources, self.options.n_actions, self.net_arch
+        ).to(self.device)
+        self.actor_before = _frozen_copy(self.actor)
         self.actor_best = _frozen_copy(self.actor)
         self.actor_optimizer = th.optim.Adam(self.actor.parameters(), lr=self.actor_learning_rate)
 
@@ -141,10 +145,15 @@ class CAPSPolicy(DQNPolicy):
         """:return: which options are none any more, of shape (options,)"""
         return th.as_tensor(self.gate.mask(self.options.names), device=self.device)
 
+    def begin_episode(self) -> None:
+        """Remember the networks as they are now: those that an episode began with have been seen to act."""
+        _copy(self.acting_net, self.q_net_before)
+        _copy(self.actor, self.actor_before)
+
     def keep_best(self) -> None:
-        """Keep the networks as they are now."""
-        self.q_net_best.load_state_dict(self.acting_net.state_dict())
-        self.actor_best.load_state_dict(self.actor.state_dict())
+        """Keep the networks as they were at the start of the latest episode."""
+        _copy(self.q_net_before, self.q_net_best)
+        _copy(self.actor_before, self.actor_best)
 
     def acting(self, best: bool = False) -> ActingNetwork:
         """
@@ -164,7 +173,7 @@ class CAPSPolicy(DQNPolicy):
 
     def networks(self) -> list[OptionQNetwork]:
         """:return: the network and all that were copied from it"""
-        networks = (self.q_net, self.q_net_target, self.q_net_average, self.q_net_best)
+        networks = (self.q_net, self.q_net_target, self.q_net_average, self.q_net_before, self.q_net_best)
         return [network for network in networks if network is not None]
 
     def rescale(self, factor: float) -> None:
@@ -175,7 +184,7 @@ class CAPSPolicy(DQNPolicy):
         """
         for network in self.networks():
             network.rescale(factor)
-        for actor in (self.actor, self.actor_best):
+        for actor in (self.actor, self.actor_before, self.actor_best):
             actor.rescale(factor)
 
     def evaluate(
@@ -248,21 +257,19 @@ class CAPSPolicy(DQNPolicy):
         :param acting: the networks
         :param observations: one for each environment
         :param option_actions: what each option does there
-        :param rng: to draw options with, None for the most likely action
-        :return: the option to follow in each environment, and how likely the actor is to take its action
+        :param rng: to draw actions with, None for the most likely ones
+        :return: the option in each environment, a source that takes the same action where the actor listens to sources
+            and a primitive elsewhere, and how likely the actor is to take that action
         """
-        weights = acting.option_probabilities(observations)
-        n_sources, rows = self.options.n_sources, np.arange(len(weights))
-        by_action = weights[:, n_sources:].copy()
-        for i in range(n_sources):
-            by_action[rows, option_actions[:, i]] += weights[:, i]
-        if rng is None:
-            # Of the options that take the most likely action, the likeliest
-            agrees = option_actions == by_action.argmax(axis=1)[:, None]
-            options = np.where(agrees, weights, -1.0).argmax(axis=1)
-        else:
-            options = draw(weights, rng.random(len(weights)))
-        return options, by_action[rows, option_actions[rows, options]]
+        n_sources, rows = self.options.n_sources, np.arange(len(option_actions))
+        sources = option_actions[:, :n_sources]
+        probabilities = acting.action_probabilities(observations, sources)
+        actions = probabilities.argmax(axis=1) if rng is None else draw(probabilities, rng.random(len(rows)))
+        options = n_sources + actions
+        agrees = sources == actions[:, None]
+        if n_sources and acting.actor.share > 0.0:
+            options = np.where(agrees.any(axis=1), agrees.argmax(axis=1), options)
+        return options, probabilities[rows, actions]
 
     def predict(
         self,
@@ -360,6 +367,10 @@ def _length(observations: Observations) -> int:
 def _frozen_copy(network: Network) -> Network:
     """One that acts and is not trained: dropout and batch normalization must not go on in it."""
     return deepcopy(network).requires_grad_(False).eval()
+
+
+def _copy(source: nn.Module, target: nn.Module) -> None:
+    target.load_state_dict(source.state_dict())
 
 
 def _sees_the_batch(network: nn.Module) -> bool:

@@ -1,5 +1,6 @@
 """Which behaviour acts in each episode of CAPS, and what the finished model acts by."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -80,6 +81,8 @@ class CAPSSelector:
         self.lowest, self.highest = np.inf, -np.inf
         self.surveying, self.survey_steps = False, 0
         self.under_way: dict[int, Behaviour] = {}
+        # How many of them each behaviour acts in
+        self.running: Counter[Behaviour] = Counter()
         # By name: the steps since the latest episode of a behaviour, or since one was forgotten
         self._ages: dict[str, int] = {}
         # What the kept networks act by, None before any are kept
@@ -126,6 +129,7 @@ class CAPSSelector:
         """
         self.total_steps = max(total_steps, 1)
         self.under_way.clear()
+        self.running.clear()
 
     def of(self, behaviour: Behaviour) -> Evidence:
         """
@@ -154,14 +158,21 @@ class CAPSSelector:
     def select(self, env: int) -> Behaviour:
         """:return: who acts in the episode that starts in this environment"""
         behaviour = self._to_survey() if self.surveying else self._to_try() or self._to_learn()
+        self._leave(env)
         self.under_way[env] = behaviour
+        self.running[behaviour] += 1
         return behaviour
+
+    def _leave(self, env: int) -> None:
+        """The episode of this environment is over."""
+        left = self.under_way.pop(env, None)
+        if left is not None:
+            self.running[left] -= 1
 
     def _to_survey(self) -> Behaviour:
         """Those that were tried least first."""
         candidates = [*self.sources, RANDOM]
-        running = list(self.under_way.values())
-        tries = [self.of(each).n + running.count(each) for each in candidates]
+        tries = [self.of(each).n + self.running[each] for each in candidates]
         return candidates[int(np.argmin(tries))]
 
     def _to_try(self) -> Behaviour | None:
@@ -210,7 +221,7 @@ class CAPSSelector:
         :param result: what came of it
         """
         behaviour = result.behaviour
-        self.under_way.pop(result.env, None)
+        self._leave(result.env)
         self.lowest, self.highest = min(self.lowest, result.discounted), max(self.highest, result.discounted)
         evidence = self.of(behaviour)
         evidence.add(result.discounted)

@@ -21,7 +21,7 @@ class PolicySummary:
     :param name: what it is called
     :param mean_reward: mean return of the episodes in which it acted alone, as SB3's ``evaluate_policy`` counts it;
         None without such an episode
-    :param error: the standard error of that mean
+    :param error: how far off that mean may be, as far as its episodes tell
     :param episodes: how many there were; of what learns, the latest
     :param share: share of the steps of training that a source decided, None for the learner
     :param length: mean number of steps for which a source was followed, None for the learner
@@ -51,7 +51,7 @@ class ReuseSummary:
         width = max([len(policy.name) for policy in self.policies], default=0)
         lines = [f"{'':{width}}  mean reward          episodes  share of steps  mean length"]
         for policy in self.policies:
-            reward = "–" if policy.mean_reward is None else f"{policy.mean_reward:.4g} ± {policy.error:.2g}"
+            reward = "–" if policy.mean_reward is None else f"{policy.mean_reward:.4g} ± {policy.error:.3g}"
             line = f"{policy.name:{width}}  {reward:<19}  {policy.episodes:8}"
             if policy.share is not None:
                 line += f"  {policy.share:14.1%}  {policy.length:11.1f}"
@@ -61,9 +61,23 @@ class ReuseSummary:
     @property
     def reason(self) -> str:
         """Why that is so, in one sentence."""
-        if not any(policy.episodes for policy in self.policies):
+        known = {policy.name: policy for policy in self.policies if policy.mean_reward is not None}
+        ours = known.get(self.acts_by)
+        if ours is None:
             return "Nothing was tried in whole episodes."
-        return "Of all that was tried in whole episodes, it is worth most with confidence."
+        # What explores is no candidate: nobody would want to act by it
+        others = (policy for name, policy in known.items() if name not in (EXPLORING.name, ours.name))
+        rival = max(others, key=_mean, default=ours)
+        if _mean(rival) <= _mean(ours):
+            return "It was paid most in whole episodes."
+        return (
+            f"{rival.name} was paid more on average, {_mean(rival):.4g} to {_mean(ours):.4g}, but "
+            f"{rival.episodes} episodes are too few to be sure of that."
+        )
+
+
+def _mean(policy: PolicySummary) -> float:
+    return -np.inf if policy.mean_reward is None else policy.mean_reward
 
 
 def summarize(options: OptionSet, selector: Selector, use: OptionUse, acts_by: Behaviour) -> ReuseSummary:
@@ -77,11 +91,13 @@ def summarize(options: OptionSet, selector: Selector, use: OptionUse, acts_by: B
     :return: the same for people
     """
     rewards = selector.rewards if isinstance(selector, CAPSSelector) else {}
+    seen = [each for each in rewards.values() if each.n]
+    highest = max((each.mean + each.std for each in seen), default=0.0)
+    spread = highest - min((each.mean - each.std for each in seen), default=0.0)
 
     def of(name: str) -> tuple[float | None, float, int]:
         known = rewards.get(name, Evidence())
-        error = known.std / np.sqrt(known.n) if known.n else 0.0
-        return (known.mean if known.n else None), float(error), known.n
+        return (known.mean, known.error(spread), known.n) if known.n else (None, 0.0, 0)
 
     policies = [PolicySummary(name, *of(name), *use.of(slice(i, i + 1))) for i, name in enumerate(options.source_names)]
     learners = dict.fromkeys([OPTIONS.name, ACTOR.name, SAMPLED_ACTOR.name, EXPLORING.name, acts_by.name])

@@ -26,6 +26,8 @@ COMMANDS = {
     "explore": ("sb3_caps.commands.explore", "write a page in which to go through episodes of CAPS, step by step"),
     "plot": ("sb3_caps.commands.plot", "draw the learning curves of any runs side by side"),
     "sources": ("sb3_caps.commands.sources", "inspect source policies, or train the usual ones"),
+    "push_to_hub": ("sb3_caps.commands.push_to_hub", "share a model on the Hugging Face Hub, with a card"),
+    "load_from_hub": ("sb3_caps.commands.load_from_hub", "download such a model, and print its path"),
     "play": ("sb3_caps.commands.play", "play an environment yourself"),
     "reproduce": ("sb3_caps.commands.reproduce", "run a study of the paper and draw its figures"),
 }
@@ -45,10 +47,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name, (_, help_line) in COMMANDS.items():
         subparsers.add_parser(name, help=help_line, add_help=False)
     command = parser.parse_args(argv[:1]).command
-    # Import strings may name modules of the working directory, as they may for `python -m`
-    sys.path.append(os.getcwd())
 
     try:
+        _check_working_directory()
         with _terminated_as_interrupted():
             return run_module(f"sb3-caps {command}", *COMMANDS[command], argv[1:])
     except (ValueError, OSError, ImportError) as error:
@@ -72,10 +73,34 @@ def run_module(program: str, target: str, help_line: str, argv: Sequence[str]) -
     module_name, _, function_name = target.partition(":")
     module = importlib.import_module(module_name)
     if function_name:
-        return int(getattr(module, function_name)(argv) or 0)
+        with working_directory_on_path():
+            return int(getattr(module, function_name)(argv) or 0)
     parser = argparse.ArgumentParser(prog=program, description=help_line)
     module.add_arguments(parser)
     return int(module.run(parser.parse_args(argv)) or 0)
+
+
+@contextmanager
+def working_directory_on_path() -> Iterator[None]:
+    """
+    Let import strings, configs and saved models name modules of the working directory, as they may for ``python -m``.
+
+    Only while these are used, and after the imports of a command: of what torch and others look for and do not find, a
+    file that lies there would take the place.
+    """
+    before = sys.path[:]
+    sys.path.append(os.getcwd())
+    try:
+        yield
+    finally:
+        sys.path[:] = before
+
+
+def _check_working_directory() -> None:
+    try:
+        os.getcwd()
+    except FileNotFoundError as error:
+        raise FileNotFoundError("the working directory is gone: change to another one.") from error
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize
 
 import sb3_caps.envs  # noqa: F401 registers our environments
 from sb3_caps.caps import CAPS
+from sb3_caps.commands import working_directory_on_path
 from sb3_caps.explorer import page, record
 from sb3_caps.explorer.recording import camera_on
 from sb3_caps.extras import import_string
@@ -41,6 +42,12 @@ def run(args: argparse.Namespace) -> int:
     :return: the exit code
     """
     check_at_least(1, episodes=args.episodes, max_steps=args.max_steps)
+    check_at_least(0, seed=args.seed)
+    with working_directory_on_path():
+        return _explore(args)
+
+
+def _explore(args: argparse.Namespace) -> int:
     file = model_file(args.model)
     env_name, made = environment(args.env, file, frames=not args.no_frames)
     env, camera = camera_on(made)

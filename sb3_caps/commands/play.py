@@ -4,6 +4,7 @@ import argparse
 import itertools
 import os
 from collections.abc import Callable, Iterator
+from io import BufferedIOBase
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from sb3_caps.envs.monster_kong.level import GOALS
 from sb3_caps.envs.monster_kong.physics import DOWN, JUMP_UP, LEFT, NOOP, RIGHT, UP
 from sb3_caps.envs.monster_kong.sprites import PALETTE
 from sb3_caps.extras import require
+from sb3_caps.studies.shared.arguments import check_at_least
 
 # One letter for each action in --actions; a number before it repeats it.
 ACTION_LETTERS = {"u": UP, "d": DOWN, "l": LEFT, "r": RIGHT, "j": JUMP_UP, "n": NOOP}
@@ -96,6 +98,7 @@ def run(args: argparse.Namespace) -> int:
     :param args: what ``add_arguments`` defined
     :return: the exit code
     """
+    check_at_least(0, seed=args.seed)
     by_hand = args.policy is None and args.actions is None
     if by_hand and args.no_window:
         raise ValueError("--no-window leaves nobody to play: add --policy or --actions.")
@@ -258,16 +261,20 @@ class Recorder:
 
         :return: the number of pictures
         """
+        # It imports torch, which takes seconds, and whoever plays does without
+        from sb3_caps.files.save_util import atomic_write
+
         if self.path.suffix:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._save_gif()
+            with atomic_write(self.path) as file:
+                self._save_gif(file)
         else:
             self.path.mkdir(parents=True, exist_ok=True)
             for number, picture in enumerate(self.pictures):
-                self._images.fromarray(picture).save(self.path / f"{number:05}.png")
+                with atomic_write(self.path / f"{number:05}.png") as file:
+                    self._images.fromarray(picture).save(file, format="PNG")
         return len(self.pictures)
 
-    def _save_gif(self) -> None:
+    def _save_gif(self, file: BufferedIOBase) -> None:
         """With one palette for all pictures: the game has fewer than 256 colours, so none of them changes."""
         # Weights that make one number of a colour, in the order of red, green, blue.
         weights = np.array([65536, 256, 1])
@@ -279,7 +286,7 @@ class Recorder:
             frames.append(frame)
         # The last picture stays for a second.
         durations = [GIF_MILLISECONDS] * (len(frames) - 1) + [1000]
-        frames[0].save(self.path, save_all=True, append_images=frames[1:], duration=durations, loop=0)
+        frames[0].save(file, format="GIF", save_all=True, append_images=frames[1:], duration=durations, loop=0)
 
 
 def _record(env: MonsterKongEnv, recorder: Recorder | None) -> None:

@@ -2,9 +2,11 @@
 
 import argparse
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sb3_caps.commands import working_directory_on_path
 from sb3_caps.settings import settings
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "or a run <algo>:<env>, which means the latest one in the log folder",
     )
     parser.add_argument("--env", help="an environment to try the sources in")
+    parser.add_argument("--episodes", type=int, help="print what each is worth there, in so many episodes alone")
     parser.add_argument("--no-trust", action="store_true", help="refuse whatever may run code when it is loaded")
     parser.add_argument("-f", "--log-folder", default="logs", help="where runs are (default: logs)")
     training = parser.add_argument_group("training")
@@ -60,7 +63,12 @@ def run(args: argparse.Namespace) -> int:
     if not args.sources:
         list_sources(args.to)
         return 0
-    return inspect_sources(args.sources, args.env, args.log_folder, trust=not args.no_trust)
+    if args.episodes is not None:
+        if args.env is None:
+            raise ValueError("--episodes needs an environment to act in: pass --env.")
+        if args.episodes < 1:
+            raise ValueError(f"--episodes must be at least 1, not {args.episodes}.")
+    return inspect_sources(args.sources, args.env, args.log_folder, not args.no_trust, args.episodes)
 
 
 def list_sources(folder: Path) -> None:
@@ -130,7 +138,9 @@ def train_sources(names: Sequence[str], folder: Path, steps: int | None = None, 
     return 1 if errors else 0
 
 
-def inspect_sources(given: Sequence[str], env_id: str | None, log_folder: str, trust: bool) -> int:
+def inspect_sources(
+    given: Sequence[str], env_id: str | None, log_folder: str, trust: bool, episodes: int | None = None
+) -> int:
     """
     Print what is known of source policies.
 
@@ -138,19 +148,27 @@ def inspect_sources(given: Sequence[str], env_id: str | None, log_folder: str, t
     :param env_id: an environment to try them in
     :param log_folder: where runs are
     :param trust: whether loading may run code
+    :param episodes: in how many episodes to find out what each is worth, None for none
     :return: 1 if a source does not fit the environment
     """
-    env = None if env_id is None else _make_env(env_id)
+    # First what it needs: nothing of that is to come from the working directory
+    import sb3_caps.sources
+
     all_fit = True
-    for each in given:
-        source = _source(each, log_folder, trust)
-        print(source.name)
-        for key, value in describe(source).items():
-            print(LINE.format(key, value))
-        if env is not None:
-            misfit = find_misfit(source, env)
-            all_fit = all_fit and misfit is None
-            print(LINE.format("environment", f"fits {env_id}" if misfit is None else f"does not fit: {misfit}"))
+    with working_directory_on_path() if trust else nullcontext():
+        env = None if env_id is None else _make_env(env_id)
+        for each in given:
+            source = _source(each, log_folder, trust)
+            print(source.name)
+            for key, value in describe(source).items():
+                print(LINE.format(key, value))
+            if env is not None:
+                misfit = find_misfit(source, env)
+                all_fit = all_fit and misfit is None
+                print(LINE.format("environment", f"fits {env_id}" if misfit is None else f"does not fit: {misfit}"))
+                if misfit is None and episodes is not None:
+                    (worth,) = sb3_caps.sources.evaluate_sources([source], env, episodes)
+                    print(LINE.format("mean reward", f"{worth.mean:.4g} ± {worth.std:.3g} in {episodes} episodes"))
     return 0 if all_fit else 1
 
 
@@ -160,7 +178,7 @@ def describe(source: "SourcePolicy") -> dict[str, Any]:
     :return: what is known of it
     """
     policy = source.policy
-    kind = "function" if policy is None else f"{type(policy).__name__} ({type(policy).__module__})"
+    kind = source.kind if policy is None else f"{source.kind} ({type(policy).__module__})"
     unknown = "unknown"
     return {
         "kind": kind,

@@ -245,6 +245,7 @@ function change(direction) {
 
 at("title").textContent = data.title;
 at("ending").textContent = data.ending;
+at("unit").textContent = data.unit;
 data.episodes.forEach((each, number) => {
   const sum = each.rewards.reduce((total, reward) => total + reward, 0);
   node(at("episode"), "option", { value: number }, `${number + 1}: return ${shown(sum)} in ${each.options.length} steps`);

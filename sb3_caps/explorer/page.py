@@ -1,6 +1,7 @@
 """The page: one file with everything in it."""
 
 import json
+import re
 from importlib import resources
 from typing import Any
 
@@ -16,10 +17,8 @@ def page(recording: dict[str, Any], title: str) -> str:
     # `<` may not appear in it: a browser would take "</script>" in a name for the end
     data = json.dumps({"title": title, **recording}, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     parts = {"title": _escaped(title), "style": style, "script": script, "data": data}
-    for name, part in parts.items():
-        before, _, after = html.partition(f"{{{{{name}}}}}")
-        html = before + part + after
-    return html
+    # All at once: a part may hold what looks like the place of another
+    return re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], html)
 
 
 def _escaped(text: str) -> str:

@@ -86,10 +86,12 @@ def record(model: CAPS, env: VecEnv, camera: Camera, episodes: int, seed: int, m
     labels = option_labels(options.names, options.n_sources, action_names(env))
     env.seed(seed)
     recorded = []
+    unit, unit_name = _unit_of_values(model)
     for _ in range(episodes):
         episode = run_episode(model, env, max_steps)
         # A VecEnv starts the next episode by itself, but `run_episode` starts one, too
         number = -2 if _is_over(episode) else -1
+        episode = episode._replace(values=unit * episode.values)
         recorded.append(_plain(episode, camera.frames[number], camera.places[number]))
     return {
         "options": [
@@ -98,10 +100,18 @@ def record(model: CAPS, env: VecEnv, camera: Camera, episodes: int, seed: int, m
         ],
         "actions": labels[options.n_sources :],
         "ending": _ending(model, labels),
+        "unit": unit_name,
         "frames": camera.pictures.addresses,
         "map": _map(model, camera),
         "episodes": recorded,
     }
+
+
+def _unit_of_values(model: CAPS) -> tuple[float, str]:
+    """What to multiply values with to have them in rewards, and what to call what comes out."""
+    unit = model._scale.value if model.normalize_returns else 0.0
+    rewards = "rewards" if model.get_vec_normalize_env() is None else "rewards as VecNormalize scales them"
+    return unit or 1.0, f"in {rewards}, discounted by {model.gamma:g} in each step"
 
 
 def _ending(model: CAPS, labels: list[str]) -> str:

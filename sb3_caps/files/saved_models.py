@@ -48,13 +48,7 @@ def saved_attributes(path: ModelPath) -> dict[str, Any]:
     start = file.tell()
     try:
         with zipfile.ZipFile(file) as archive:
-            # First whether it is such a file at all: others may be large
-            missing = {"data", "policy.pth"} - set(archive.namelist())
-            if missing:
-                raise ValueError(f"there is no {' and no '.join(sorted(missing))} in it")
-            with archive.open("data") as data:
-                if data.read(1) != b"{":
-                    raise ValueError("its data is no JSON")
+            check_format(archive)
             damaged = archive.testzip()
             if damaged is not None:
                 raise ValueError(f"{damaged} in it is damaged")
@@ -67,6 +61,20 @@ def saved_attributes(path: ModelPath) -> dict[str, Any]:
             file.close()
         else:
             file.seek(start)
+
+
+def check_format(archive: zipfile.ZipFile) -> None:
+    """
+    Refuse what is no saved model before anything of it is read: other files may be of any size, and compressed.
+
+    :param archive: a file
+    """
+    missing = {"data", "policy.pth"} - set(archive.namelist())
+    if missing:
+        raise ValueError(f"there is no {' and no '.join(sorted(missing))} in it")
+    with archive.open("data") as data:
+        if data.read(1) != b"{":
+            raise ValueError("its data is no JSON")
 
 
 def _is_related(name: str, algorithm: type[BaseAlgorithm]) -> bool:

@@ -9,6 +9,8 @@ from stable_baselines3.common.type_aliases import PyTorchObs
 
 def part(observations: PyTorchObs, start: int, stop: int | None = None) -> PyTorchObs:
     """
+    Slice a batch of observations.
+
     :param observations: a batch of them
     :param start: the first one to return
     :param stop: the first one not to return, None for all
@@ -21,6 +23,8 @@ def part(observations: PyTorchObs, start: int, stop: int | None = None) -> PyTor
 
 def rows_of(observations: Any, rows: np.ndarray) -> Any:
     """
+    Select rows of a batch of observations.
+
     :param observations: a batch of them, an array or a Dict of arrays
     :param rows: which ones, in their order
     :return: these; the batch itself, not copied, where that is all
@@ -32,6 +36,8 @@ def rows_of(observations: Any, rows: np.ndarray) -> Any:
 
 def with_batch_axis(observation: np.ndarray | dict[str, np.ndarray]) -> np.ndarray | dict[str, np.ndarray]:
     """
+    Add a batch axis to a single observation.
+
     :param observation: a single one
     :return: a batch of it
     """
@@ -42,6 +48,8 @@ def with_batch_axis(observation: np.ndarray | dict[str, np.ndarray]) -> np.ndarr
 
 def distinct_rows(observations: th.Tensor) -> tuple[th.Tensor, th.Tensor]:
     """
+    Find the distinct observations of a batch.
+
     :param observations: a batch of observations, on the CPU
     :return: each distinct observation once, in the order in which they first occur, and for each of the batch which of
         these it is

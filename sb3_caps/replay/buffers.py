@@ -208,8 +208,10 @@ class OptionReplayBuffer(ReplayBuffer):
         next_option_actions: np.ndarray | None = None,
     ) -> None:
         """
-        Store one step of every environment. Where it is not said what the sources do, as after ``extend``, primitive
-        options learn from it and sources do not.
+        Store one step of every environment.
+
+        Where the actions of the sources are not given, as with ``extend``, primitive options learn from the step and
+        sources do not.
 
         :param obs: the observations acted on
         :param next_obs: what followed, the terminal observation where an episode ended
@@ -281,6 +283,8 @@ class OptionReplayBuffer(ReplayBuffer):
 
     def update_priorities(self, samples: OptionReplayBufferSamples, errors: np.ndarray) -> None:
         """
+        Update the priorities of sampled steps by their errors.
+
         :param samples: what ``sample`` returned
         :param errors: how far off the value of each step is, in units of the returns, of shape (length, sequences)
         """
@@ -292,6 +296,8 @@ class OptionReplayBuffer(ReplayBuffer):
         self, starts: np.ndarray, envs: np.ndarray, env: VecNormalize | None = None
     ) -> OptionReplayBufferSamples:
         """
+        Get sequences of steps.
+
         :param starts: for each sequence the age of its first step, 0 being the oldest in the buffer
         :param envs: for each sequence its environment
         :param env: associated VecEnv to normalize the observations/rewards
@@ -353,7 +359,8 @@ class OptionReplayBuffer(ReplayBuffer):
             self.to_torch(self._normalize_reward(self.rewards[rows, envs], env)),
             self.to_torch(self.dones[rows, envs] & ~self.timeouts[rows, envs]),
             self.to_torch(last_steps),
-            self.to_torch(self._agreements(self.option_actions[rows, envs], self.actions[rows, envs])),
+            self.to_torch(self.actions[rows, envs]),
+            self.to_torch(self.option_actions[rows, envs].astype(np.int64)),
             self.to_torch(self.log_probs[rows, envs]),
         )
 

@@ -7,9 +7,7 @@ CONTAINER = Path("/sys/fs/cgroup")
 
 
 def available_memory() -> int | None:
-    """
-    :return: how many bytes can be taken without swapping, None where the system does not say (it is no Linux)
-    """
+    """Return how many bytes are free without swapping, None where the system does not say (not Linux)."""
     found = [value for value in (_of_machine(), _of_container()) if value is not None]
     return min(found, default=None)
 

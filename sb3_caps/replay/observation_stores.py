@@ -31,17 +31,21 @@ class PlainItems:
 
     def put(self, first: int, items: np.ndarray) -> None:
         """
+        Replace items.
+
         :param first: the first item to replace, the others follow it
         :param items: what with
         """
         self.data[first : first + len(items)] = items
 
     def get(self, numbers: np.ndarray) -> np.ndarray:
-        """:return: a copy of the items, of shape (\\*numbers.shape, \\*shape)"""
+        r"""Return a copy of the items, of shape (\*numbers.shape, \*shape)."""
         return self.data[numbers]
 
     def grow(self, n_items: int) -> None:
         """
+        Make room for more items.
+
         :param n_items: how many to add
         """
         self.data = np.concatenate([self.data, np.zeros((n_items, *self.data.shape[1:]), self.data.dtype)])
@@ -51,8 +55,8 @@ class CompressedItems:
     """
     Arrays of one shape, by number, each compressed without loss.
 
-    What is compressed is the difference to the first item: in games most of the screen stays as it is, and then
-    a fast codec does what a slow one cannot without.
+    The difference to the first item is compressed. In games most of the screen stays the same, so a fast codec
+    compresses differences better than a slow one compresses screens.
 
     :param n_items: how many
     :param shape: the shape of one
@@ -71,6 +75,8 @@ class CompressedItems:
 
     def put(self, first: int, items: np.ndarray) -> None:
         """
+        Replace items.
+
         :param first: the first item to replace, the others follow it
         :param items: what with
         """
@@ -82,7 +88,7 @@ class CompressedItems:
             self.blobs[number] = compress(difference)
 
     def get(self, numbers: np.ndarray) -> np.ndarray:
-        """:return: the items, of shape (\\*numbers.shape, \\*shape)"""
+        r"""Return the items, of shape (\*numbers.shape, \*shape)."""
         decompress = codec(self.compression)[1]
         # What several observations share is decompressed once
         unique, where = np.unique(numbers, return_inverse=True)
@@ -96,6 +102,8 @@ class CompressedItems:
 
     def grow(self, n_items: int) -> None:
         """
+        Make room for more items.
+
         :param n_items: how many to add
         """
         self.blobs = np.concatenate([self.blobs, np.full(n_items, b"", dtype=object)])
@@ -104,6 +112,8 @@ class CompressedItems:
 @cache
 def codec(compression: str) -> tuple[Callable[[Any], bytes], Callable[[bytes], bytes]]:
     """
+    Find the functions of a codec.
+
     :param compression: the name of a codec
     :return: its functions to compress and to decompress
     """
@@ -223,11 +233,11 @@ class ObservationStore:
         return cut
 
     def get(self, rows: np.ndarray, envs: np.ndarray) -> np.ndarray:
-        """:return: the observations at these rows and columns"""
+        """Return the observations at these rows and columns."""
         return self._at(self._times(rows), envs)
 
     def get_next(self, rows: np.ndarray, envs: np.ndarray) -> np.ndarray:
-        """:return: what followed the observations at these rows and columns"""
+        """Return what followed the observations at these rows and columns."""
         return self.get_sequences(rows[None], envs, np.ones(len(rows), dtype=np.int64))[1]
 
     @property
@@ -247,12 +257,14 @@ class ObservationStore:
 
     @staticmethod
     def bytes_needed(rows: int, n_envs: int, space: spaces.Space, frame_stack: int = 1) -> int:
-        """:return: the memory that such a store takes when it is full, uncompressed and with nothing set aside"""
+        """Return the memory that such a store takes when it is full, uncompressed and with nothing set aside."""
         frame_bytes = int(np.prod(space.shape or (1,))) * np.dtype(space.dtype).itemsize // frame_stack
         return (rows + frame_stack - 1) * n_envs * (frame_bytes + 8)
 
     def get_sequences(self, rows: np.ndarray, envs: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         """
+        Get the observations of sequences, and those that followed.
+
         :param rows: of shape (length, sequences), the rows of each sequence
         :param envs: for each sequence its environment
         :param lengths: for each sequence how many of its rows belong to it
@@ -321,6 +333,8 @@ class ObservationStore:
 
 def frame_axis(shape: tuple[int, ...]) -> int:
     """
+    Find the axis along which frames are stacked.
+
     :param shape: the shape of an observation
     :return: the axis along which frames are stacked: the channels of an image, the first axis of anything else
     """
@@ -329,6 +343,8 @@ def frame_axis(shape: tuple[int, ...]) -> int:
 
 def detected_frame_stack(observations: np.ndarray, next_observations: np.ndarray) -> int:
     """
+    Detect how many frames are stacked in observations.
+
     :param observations: a batch of observations
     :param next_observations: what followed
     :return: as stacks of how many frames each can have been followed by the other, 1 if that cannot be

@@ -31,12 +31,16 @@ class Priorities:
 
     def add(self, row: int) -> None:
         """
+        Give new steps the highest priority.
+
         :param row: where a step of every environment was stored
         """
         self.values[row] = self.highest
 
     def draw(self, size: int, n_rows: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """
+        Draw steps by their priorities.
+
         :param size: how many steps to draw
         :param n_rows: from the first rows, those that are filled
         :param rng: random numbers
@@ -52,6 +56,8 @@ class Priorities:
 
     def update(self, places: np.ndarray, errors: np.ndarray) -> None:
         """
+        Set the priorities of steps by their errors.
+
         :param places: of steps, as indices of the flattened buffer
         :param errors: how far off the value of each was, in units of the returns
         """

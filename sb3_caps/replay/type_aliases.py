@@ -45,7 +45,8 @@ class LatestSteps(NamedTuple):
     :param rewards: the reward of each step
     :param dones: whether it led to a terminal state; a truncated episode bootstraps
     :param last_steps: whether the next step is not its successor
-    :param agreements: which options would have taken its action, of shape (steps, options)
+    :param actions: the action taken
+    :param option_actions: the actions of the sources, of shape (steps, sources)
     :param log_probs: log μ(a|s) of what acted
     """
 
@@ -54,5 +55,6 @@ class LatestSteps(NamedTuple):
     rewards: th.Tensor
     dones: th.Tensor
     last_steps: th.Tensor
-    agreements: th.Tensor
+    actions: th.Tensor
+    option_actions: th.Tensor
     log_probs: th.Tensor

@@ -2,7 +2,7 @@
 
 import io
 import pathlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -36,7 +36,7 @@ class PolicyReuseAlgorithm(DQN):
     Base of the algorithms that learn a new task with the help of source policies.
 
     :param args: The arguments of SB3's DQN, in its order
-    :param source_policies: The policies to reuse: a list of anything that ``as_source`` takes
+    :param source_policies: The policies to reuse: a list of anything that ``as_source`` takes, or a dictionary by name
     :param exploration_schedule: The exploration rate as a function of the remaining progress,
         in place of DQN's three ``exploration_*`` numbers
     """
@@ -44,13 +44,24 @@ class PolicyReuseAlgorithm(DQN):
     options: OptionSet
     action_space: spaces.Discrete
 
+    def __new__(cls: type[SelfPolicyReuse], *args: Any, **kwargs: Any) -> SelfPolicyReuse:
+        # Python says which argument there is not, and not which one was meant
+        if cls.__init__.__module__.partition(".")[0] == __name__.partition(".")[0]:
+            checks.check_names(cls, kwargs)
+        return super().__new__(cls)
+
     def __init__(
-        self, *args: Any, source_policies: Sequence[Any] | None = None, exploration_schedule: Schedule | None = None
+        self,
+        *args: Any,
+        source_policies: Sequence[Any] | Mapping[str, Any] | None = None,
+        exploration_schedule: Schedule | None = None,
     ) -> None:
         super().__init__(*args, _init_setup_model=False)  # type: ignore[misc]
         # Under the name under which `load` puts it there
         vars(self)["source_policies"] = source_policies
         self.given_exploration_schedule = exploration_schedule
+        # Whether the environments were, since the last run began
+        self._was_reset = False
 
     def _setup_model(self) -> None:
         checks.check_numbers(self)
@@ -147,9 +158,9 @@ class PolicyReuseAlgorithm(DQN):
             self._adapt_options(self.env)
 
     @property
-    def source_policies(self) -> list[SourcePolicy]:
-        """The policies to reuse, in the order given."""
-        return self.options.sources
+    def source_policies(self) -> tuple[SourcePolicy, ...]:
+        """The policies to reuse, in the order given. To use others, pass ``source_policies`` to ``load``."""
+        return tuple(self.options.sources)
 
     def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
         """
@@ -186,7 +197,10 @@ class PolicyReuseAlgorithm(DQN):
         progress_bar: bool = False,
     ) -> tuple[int, BaseCallback]:
         checks.check_buffer_size(self.buffer_size, self.batch_size, self.n_envs)
+        observed = self._last_obs
         setup = super()._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
+        # Not told by the starts of episodes: all may have ended in the last step before a stop
+        self._was_reset |= self._last_obs is not observed
         checks.check_observations(self._original_observations(), self.num_timesteps)
         total_timesteps = setup[0]
         self._setup_schedules(total_timesteps)
@@ -198,6 +212,7 @@ class PolicyReuseAlgorithm(DQN):
         # Once for a run: environments may be in other processes
         self._option_labels = option_labels(self.options.names, self.options.n_sources, action_names(self.env))
         self._start_run()
+        self._was_reset = False
         return setup
 
     def _start_run(self) -> None:

@@ -2,14 +2,16 @@
 
 import inspect
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from stable_baselines3.common.base_class import BaseAlgorithm
-from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.logger import Figure, TensorBoardOutputFormat
-from stable_baselines3.common.type_aliases import GymEnv
+from stable_baselines3.common.callbacks import BaseCallback, CallbackList, ConvertCallback, EvalCallback
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.logger import Figure, HumanOutputFormat, TensorBoardOutputFormat
+from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize, sync_envs_normalization
 
 from sb3_caps.colours import option_colour
@@ -24,6 +26,21 @@ from sb3_caps.sources import Observations
 CARD, CARD_DPI = (4.2, 3.2), 200
 # β is drawn on an axis from 0 to 1, in so many parts
 TERMINATION_BINS = 25
+# Longer episodes of training are not drawn: they would have to be remembered
+LONGEST_TIMELINE = 1000
+# The tab "Custom Scalars": what to look at first. A chart whose tags are not logged stays empty.
+LAYOUT = {
+    "What CAPS does": {
+        title: ["Multiline", tags]
+        for title, tags in {
+            "Return in training, whoever acted": ["rollout/ep_rew_mean"],
+            "How far the learner is ahead of the best source, in return": ["reuse/learner_lead"],
+            "Who predict acts by: 0 the learner, 1 the first source, 2 the second": ["reuse/acts_by_source"],
+            "Share of training steps that sources decided": ["options/source_share"],
+            "Return in evaluations: the model, and the learner alone": ["eval/mean_reward", "eval/learner_mean_reward"],
+        }.items()
+    }
+}
 # Arguments of an algorithm that say nothing about what it learns.
 NOT_HYPERPARAMETERS = ("policy", "env", "verbose", "device", "tensorboard_log", "stats_window_size")
 
@@ -93,13 +110,15 @@ class OptionMonitor(HyperparameterLog):
 
     - histograms of each option's termination over the states that training has come through lately
       (``per_option/termination_histogram/<name>``)
-    - the timeline of active options of an evaluation episode (``options/timeline``)
+    - the timeline of active options of an episode (``options/timeline``)
     - whatever ``draw`` draws (``options/<name>``)
     - hyperparameters, in the HParams tab
+    - the charts to look at first, in the tab Custom Scalars
 
-    It draws nothing at random, so a run is the same with and without it, and does nothing without TensorBoard.
+    It draws nothing at random, so a run is the same with and without it, and does nothing without TensorBoard. ``CAPS``
+    has one by itself where it has a ``tensorboard_log`` and is given none.
 
-    :param eval_env: One environment for the evaluation episode; None for histograms only
+    :param eval_env: One environment for an evaluation episode; None to draw the latest episode of training
     :param every: Steps of all environments between two looks
     :param n_states: Number of states for the histograms
     :param draw: A function for figures of your own: it takes the model and the evaluation ``Episode`` and returns
@@ -127,16 +146,28 @@ class OptionMonitor(HyperparameterLog):
         self.n_states = n_states
         self.draw = draw
         self._last_look = 0
+        # Without an environment of its own: the steps of the episode under way in the first one, and the latest whole
+        # episode with who acted in it
+        self._steps: list[tuple[Any, ...]] = []
+        self._latest: tuple[list[tuple[Any, ...]], Behaviour] | None = None
+
+    def _on_training_start(self) -> None:
+        super()._on_training_start()
+        if self._writer is not None:
+            self._writer.writer.add_custom_scalars(LAYOUT)
 
     def _init_callback(self) -> None:
         if not hasattr(self.model.policy, "values_and_terminations"):
             raise ValueError(f"OptionMonitor is for CAPS, not {type(self.model).__name__}: see HyperparameterLog.")
         self._states: deque[Observations] = deque(maxlen=max(1, self.n_states // self.training_env.num_envs))
         self._last_look = self.num_timesteps
+        self._steps, self._latest = [], None
 
     def _on_step(self) -> bool:
         if self._writer is not None:
             self._states.append(self.locals["new_obs"])
+            if self.eval_env is None:
+                self._follow_training()
             if self.num_timesteps >= self._last_look + self.every:
                 self._look()
         return True
@@ -144,6 +175,27 @@ class OptionMonitor(HyperparameterLog):
     def _on_training_end(self) -> None:
         if self._writer is not None and self.num_timesteps > self._last_look:
             self._look()
+
+    def _follow_training(self) -> None:
+        """Remember what is done in the first environment."""
+        model, found = self.model, self.locals
+        if len(self._steps) <= LONGEST_TIMELINE:
+            normalizer = model.get_vec_normalize_env()
+            rewards = found["rewards"] if normalizer is None else normalizer.get_original_reward()
+            observation = {key: value[:1].copy() for key, value in _by_key(model._last_obs).items()}
+            self._steps.append((observation, found["actions"][0], found["options"][0], rewards[0]))
+        if found["dones"][0]:
+            if len(self._steps) <= LONGEST_TIMELINE:
+                self._latest = self._steps, model._tracker.behaviours[0]  # type: ignore[attr-defined]
+            self._steps = []
+
+    def _training_episode(self, steps: list[tuple[Any, ...]]) -> Episode:
+        observations, actions, options, rewards = zip(*steps, strict=True)
+        batch: Any = {key: np.concatenate([each[key] for each in observations]) for key in observations[0]}
+        values, terminations = self.model.policy.values_and_terminations(batch.get(None, batch))  # type: ignore[operator]
+        shown = [each.get(None, each) for each in observations]
+        numbers = np.array(actions), np.array(options), values, terminations, np.array(rewards)
+        return Episode(shown, *numbers, infos=[{}] * len(steps))
 
     def _terminations(self, observations: Observations) -> np.ndarray:
         return self.model.policy.values_and_terminations(observations)[1]  # type: ignore[operator]
@@ -163,8 +215,12 @@ class OptionMonitor(HyperparameterLog):
             controller: Behaviour = self.model.gate.controller  # type: ignore[attr-defined]
             alone = options.names.index(controller.name) if controller.is_source else None
             figures["timeline"] = draw_timeline(episode, labels, options.n_sources, alone)
-            if self.draw is not None:
-                figures.update(self.draw(self.model, episode))
+        elif self._latest is not None:
+            steps, behaviour = self._latest
+            episode = self._training_episode(steps)
+            figures["timeline"] = draw_timeline(episode, labels, options.n_sources, trained_by=behaviour.name)
+        if figures and self.draw is not None:
+            figures.update(self.draw(self.model, episode))
         self._write({f"options/{name}": Figure(figure, close=True) for name, figure in figures.items()})
 
     def _write_histogram(self, tag: str, terminations: np.ndarray) -> None:
@@ -224,7 +280,9 @@ def run_episode(model: Any, env: VecEnv, max_steps: int | None = None) -> Episod
     return Episode(observations, actions, options, values, terminations, rewards, infos)
 
 
-def draw_timeline(episode: Episode, names: list[str], n_sources: int, alone: int | None = None) -> Any:
+def draw_timeline(
+    episode: Episode, names: list[str], n_sources: int, alone: int | None = None, trained_by: str | None = None
+) -> Any:
     """
     Draw which option was active when, and how likely it was to end.
 
@@ -232,13 +290,14 @@ def draw_timeline(episode: Episode, names: list[str], n_sources: int, alone: int
     :param names: the names of all options, or what else to call them
     :param n_sources: how many of them are source policies
     :param alone: the source that ``predict`` acts by, whatever its β is; None when it acts by the learner
+    :param trained_by: what acted, in an episode of training
     :return: a figure of Matplotlib
     """
     figures = require("matplotlib.figure", "studies")
     used = set(episode.options.tolist())
     # Every source has a line, also when it is not used; there may be many primitives
     rows = [i for i in range(len(names)) if i < n_sources or i in used]
-    short = [name if len(name) < 13 else f"{name[:11]}…" for name in names]
+    short = [_shortened(name) for name in names]
     steps = np.arange(len(episode.options))
     height = max(CARD[1], 1.7 + 0.2 * len(rows))
     figure = figures.Figure(figsize=(CARD[0], height), dpi=CARD_DPI, layout="constrained")
@@ -250,6 +309,8 @@ def draw_timeline(episode: Episode, names: list[str], n_sources: int, alone: int
     top.set_ylim(len(rows) - 0.5, -0.5)
     top.grid(axis="y", alpha=0.3)
     outcome = f"return {episode.rewards.sum():g} in {len(steps)} steps"
+    if trained_by is not None:
+        outcome = f"training, {_shortened(trained_by)}: {outcome}"
     # Else a reader wonders why a source goes on whose β is high
     top.set_title(outcome if alone is None else f"{short[alone]} acts alone: {outcome}", fontsize=11)
     bottom.stairs(
@@ -259,3 +320,73 @@ def draw_timeline(episode: Episode, names: list[str], n_sources: int, alone: int
     bottom.set(ylim=(0, 1), ylabel="its β", xlabel="step", xlim=(0, len(steps)))
     bottom.xaxis.get_major_locator().set_params(integer=True)
     return figure
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) < 13 else f"{name[:11]}…"
+
+
+def _by_key(observations: Any) -> dict[Any, Any]:
+    return observations if isinstance(observations, dict) else {None: observations}
+
+
+def with_monitor(callback: MaybeCallback) -> MaybeCallback:
+    """
+    :param callback: what ``learn`` was given
+    :return: the same, with an ``OptionMonitor`` where there is none
+    """
+    given = callback if isinstance(callback, list) else [callback]
+    if any(isinstance(each, OptionMonitor) for each in _each(given)):
+        return callback
+    made = [each if isinstance(each, BaseCallback) else ConvertCallback(each) for each in given if each is not None]
+    return [*made, OptionMonitor()]
+
+
+def _each(callbacks: list[Any]) -> Iterator[Any]:
+    for callback in callbacks:
+        yield callback
+        if isinstance(callback, CallbackList):
+            yield from _each(callback.callbacks)
+
+
+class ReuseEvalCallback(EvalCallback):
+    """
+    SB3's ``EvalCallback``, which evaluates the learner alone besides, as ``eval/learner_mean_reward``. While CAPS acts
+    by a source, ``eval/mean_reward`` tells what the source is worth, and nothing of what was learned.
+
+    :param args: The arguments of ``EvalCallback``
+    :param learner_alone: Whether all is judged by the learner alone: ``eval/mean_reward``, the best model, and a
+        callback as ``StopTrainingOnRewardThreshold``. The model itself is ``eval/model_mean_reward`` then.
+    :param kwargs: The arguments of ``EvalCallback`` by name
+    """
+
+    def __init__(self, *args: Any, learner_alone: bool = False, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.learner_alone = learner_alone
+
+    def _init_callback(self) -> None:
+        if not hasattr(self.model, "learner"):
+            raise ValueError(f"ReuseEvalCallback is for CAPS, not {type(self.model).__name__}: use SB3's EvalCallback.")
+        super()._init_callback()
+
+    def _on_step(self) -> bool:
+        if self.eval_freq <= 0 or self.n_calls % self.eval_freq != 0:
+            return True
+        learner = self.model.learner()  # type: ignore[attr-defined]
+        other, tag = (self.model, "model") if self.learner_alone else (learner, "learner")
+        differs = learner.behaviour != self.model.gate.controller  # type: ignore[attr-defined]
+        if differs:
+            # Before SB3's own evaluation, which writes what is there
+            if isinstance(self.eval_env, VecNormalize):
+                sync_envs_normalization(self.training_env, self.eval_env)
+            reward, _ = evaluate_policy(other, self.eval_env, self.n_eval_episodes, self.deterministic, warn=self.warn)
+            self.logger.record(f"eval/{tag}_mean_reward", float(np.mean(reward)))
+        with learner.acting() if self.learner_alone else nullcontext():
+            goes_on = super()._on_step()
+        if not differs:
+            # They are the same, and the table on the screen is written already
+            for form in self.logger.output_formats:
+                if not isinstance(form, HumanOutputFormat):
+                    name = f"eval/{tag}_mean_reward"
+                    form.write({name: self.last_mean_reward}, {name: ()}, self.num_timesteps)
+        return goes_on

@@ -29,22 +29,30 @@ class OptionSet:
         self,
         source_policies: Sequence[Any] | Mapping[str, Any] | None,
         observation_space: spaces.Space,
-        action_space: spaces.Discrete,
+        action_space: spaces.Discrete | spaces.Box,
     ) -> None:
-        if action_space.start != 0:
-            raise ValueError(f"Actions must be numbered from 0, but the environment takes {action_space}.")
         _check_numbered_from_zero(observation_space)
-        self.n_actions = int(action_space.n)
         self.observation_space = observation_space
+        own = self._own_options(action_space)
         self.sources = as_sources(source_policies)
-        primitives = [f"action_{action}" for action in range(self.n_actions)]
-        self.names = [*unique_names(self.sources, primitives), *primitives]
+        self.names = [*unique_names(self.sources, own), *own]
         for source, name in zip(self.sources, self.names, strict=False):
             source.name = name
             source.check_fits(observation_space, action_space)
             try_source(source, observation_space, action_space)
         # The learner's normalisation, undone for the sources: they know the environment's own observations.
         self.normalizer: ObservationNormalizer | None = None
+
+    def _own_options(self, action_space: spaces.Space) -> list[str]:
+        """
+        :param action_space: the environment's actions
+        :return: the names of the options that are no sources
+        """
+        assert isinstance(action_space, spaces.Discrete)
+        if action_space.start != 0:
+            raise ValueError(f"Actions must be numbered from 0, but the environment takes {action_space}.")
+        self.n_actions = int(action_space.n)
+        return [f"action_{action}" for action in range(self.n_actions)]
 
     @property
     def n_sources(self) -> int:

@@ -154,6 +154,7 @@ class SourcePolicy:
         self.action_map = action_map
         self.deterministic = deterministic
         self._warned_of_masks = False
+        self._warned_of_box = False
 
     def __repr__(self) -> str:
         return f"SourcePolicy({self.name!r})"
@@ -232,6 +233,37 @@ class SourcePolicy:
         except Exception as error:
             raise ValueError(f"Source policy '{self.name}' returned no batch of actions: {error} {BATCHES}") from error
 
+    def box_actions(
+        self,
+        observations: Observations,
+        state: SourceState,
+        episode_starts: np.ndarray,
+        action_space: spaces.Box,
+        rng: np.random.Generator | None = None,
+    ) -> tuple[np.ndarray, SourceState]:
+        """
+        Act on a batch of observations where actions are continuous. What lies outside the box is clipped, as SB3 does
+        it, with a warning once.
+
+        :param observations: see ``actions``
+        :param state: see ``actions``
+        :param episode_starts: see ``actions``
+        :param action_space: the environment's actions
+        :param rng: see ``actions``
+        :return: actions of shape (environments, \\*action_space.shape), float32, and the next state
+        """
+        taken, state = self.actions(observations, state, episode_starts, rng=rng)
+        taken = check_box_form(taken, self.name, len(episode_starts), action_space)
+        clipped: np.ndarray = np.clip(taken, action_space.low, action_space.high).astype(np.float32)
+        if not self._warned_of_box and not np.allclose(clipped, taken, atol=1e-4):
+            self._warned_of_box = True
+            warnings.warn(
+                f"Source policy '{self.name}' answers outside {action_space}, {taken[(clipped != taken)][0]:g} for "
+                "instance: such actions are clipped.",
+                stacklevel=3,
+            )
+        return clipped, state
+
     def probabilities(self, observations: Observations) -> np.ndarray | None:
         """
         :param observations: a batch, in the layout that the environment emits
@@ -264,7 +296,7 @@ class SourcePolicy:
             )
         return {}
 
-    def check_fits(self, observation_space: spaces.Space, action_space: spaces.Discrete) -> None:
+    def check_fits(self, observation_space: spaces.Space, action_space: spaces.Discrete | spaces.Box) -> None:
         """
         Refuse a source whose spaces are known and differ from the environment's.
 
@@ -272,7 +304,9 @@ class SourcePolicy:
         :param action_space: the environment's actions
         """
         acts_in = self.action_space if self.action_map is None else None
-        if isinstance(acts_in, spaces.Box):
+        if isinstance(action_space, spaces.Box):
+            acts_in = self._fit_box(acts_in, action_space)
+        elif isinstance(acts_in, spaces.Box):
             raise ValueError(
                 f"Source policy '{self.name}' has continuous actions, {acts_in}, but the environment takes "
                 f"{action_space}: pass as_source(..., action_map=...) that makes one of its actions of each."
@@ -291,6 +325,14 @@ class SourcePolicy:
                 f"Source policy '{self.name}' acts in {acts_in}, but the environment takes {action_space}: "
                 "pass as_source(..., action_map=...) to convert its actions."
             )
+
+    def _fit_box(self, acts_in: spaces.Space | None, action_space: spaces.Box) -> spaces.Space | None:
+        """Bounds may differ: what is outside is clipped. What a network puts out are actions, and no scores of them."""
+        if self.action_map is None and hasattr(self.act, "returns_scores"):
+            self.act = copy.copy(self.act)
+            self.act.returns_scores = False
+        same_shape = isinstance(acts_in, spaces.Box) and acts_in.shape == action_space.shape
+        return action_space if same_shape else acts_in
 
 
 class PolicyAct:
@@ -412,6 +454,28 @@ def check_form(actions: np.ndarray, name: str, n_envs: int, n_actions: int) -> n
     if not np.issubdtype(actions.dtype, np.integer):
         found = f"{actions.dtype} actions, {actions!r}"
         raise ValueError(f"Source policy '{name}' returned {found}: {_expected(n_envs, n_actions)}.")
+    return actions
+
+
+def check_box_form(actions: np.ndarray, name: str, n_envs: int, action_space: spaces.Box) -> np.ndarray:
+    """
+    Refuse what is not a finite action of a box for each environment.
+
+    :param actions: what a source returned
+    :param name: its name
+    :param n_envs: number of environments
+    :param action_space: the environment's actions
+    :return: the actions, of shape (environments, \\*action_space.shape)
+    """
+    expected = (n_envs, *action_space.shape)
+    if actions.shape == (n_envs,) and expected == (n_envs, 1):
+        actions = actions[:, None]
+    if actions.shape != expected:
+        raise ValueError(
+            f"Source policy '{name}' returned actions of shape {actions.shape}: expected {expected}. {BATCHES}"
+        )
+    if actions.dtype.kind not in "fiu" or not np.isfinite(actions).all():
+        raise ValueError(f"Source policy '{name}' returned {actions!r}: expected finite numbers.")
     return actions
 
 

@@ -28,6 +28,8 @@ class ScoresAct:
     """
 
     takes_rng = is_network = True
+    # Whether numbers are scores of actions; where actions are continuous they are the action
+    returns_scores = True
     # How many scores there are of an observation, None where it puts out actions
     n_scores: int | None = None
     kind: str
@@ -59,7 +61,7 @@ class ScoresAct:
         if isinstance(outputs, (tuple, list)) and isinstance(outputs[0], th.Tensor):
             outputs = outputs[0]
         found = outputs.detach().cpu().numpy() if isinstance(outputs, th.Tensor) else np.asarray(outputs)
-        if found.ndim != 2 or not np.issubdtype(found.dtype, np.floating):
+        if not self.returns_scores or found.ndim != 2 or not np.issubdtype(found.dtype, np.floating):
             return found
         self.n_scores = found.shape[1]
         actions: np.ndarray = found.argmax(axis=1) if rng is None else draw(found, rng)

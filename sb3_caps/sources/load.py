@@ -8,6 +8,7 @@ import pickle
 import pkgutil
 import re
 import warnings
+import zipfile
 from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 from torch import nn
 
 from sb3_caps.extras import import_string
+from sb3_caps.files.saved_models import check_format
 from sb3_caps.sources.act import ActionFunction, FunctionAct, PolicyAct, SourcePolicy
 from sb3_caps.sources.frameworks import ONNX, TORCH_SCRIPT, ModuleAct, OnnxAct, PredictAct, TorchScriptAct
 
@@ -184,8 +186,10 @@ def _from_file(path: Path, strict: bool, trust: bool) -> SourcePolicy:
 
 
 def _from_network_file(path: Path) -> TorchScriptAct | OnnxAct:
-    content = path.read_bytes()
     try:
+        if path.suffix != ONNX:
+            _check_torch_script(path)
+        content = path.read_bytes()
         return OnnxAct(content) if path.suffix == ONNX else TorchScriptAct(content)
     except ImportError:
         raise
@@ -195,6 +199,13 @@ def _from_network_file(path: Path) -> TorchScriptAct | OnnxAct:
         else:
             what = "TorchScript file: pass what torch.jit.save wrote, or load what it holds and pass the module"
         raise ValueError(f"{path} is no usable {what} ({type(error).__name__}: {error}).") from error
+
+
+def _check_torch_script(path: Path) -> None:
+    """Before it is read: what ``torch.save`` wrote has the same names, and may be large."""
+    with zipfile.ZipFile(path) as archive:
+        if not any(name.endswith(("/constants.pkl", "/model.json")) for name in archive.namelist()):
+            raise ValueError("there is no code in it")
 
 
 def _warn_of_lost_normalisation(path: Path, data: dict[str, Any]) -> None:
@@ -215,6 +226,8 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
     :return: the attributes of the model, its parameters, and what was said of attributes that could not be read
     """
     try:
+        with zipfile.ZipFile(path) as archive:
+            check_format(archive)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             data, parameters, _ = load_from_zip_file(path, device="cpu")

@@ -10,7 +10,7 @@ import cloudpickle
 import numpy as np
 from gymnasium import spaces
 
-from sb3_caps.sources.act import Observations, PolicyAct, SourcePolicy, check_form
+from sb3_caps.sources.act import Observations, PolicyAct, SourcePolicy, check_box_form, check_form
 
 # More than one tells a function of one observation from one of a batch
 N_SAMPLES = 2
@@ -20,7 +20,9 @@ LARGEST = 10.0
 MOST_BYTES = 2**28
 
 
-def try_source(source: SourcePolicy, observation_space: spaces.Space, action_space: spaces.Discrete) -> None:
+def try_source(
+    source: SourcePolicy, observation_space: spaces.Space, action_space: spaces.Discrete | spaces.Box
+) -> None:
     """
     Call a source on observations of a space, and refuse what it returns if that cannot be actions.
 
@@ -37,8 +39,9 @@ def try_source(source: SourcePolicy, observation_space: spaces.Space, action_spa
         return
     mapped = source.observation_map is not None or source.action_map is not None
     tried = _copied(source) if mapped or not isinstance(source.act, PolicyAct) else source
-    n_actions = int(action_space.n)
-    starts, masks = np.ones(N_SAMPLES, dtype=bool), np.ones((N_SAMPLES, n_actions), dtype=bool)
+    n_actions = int(action_space.n) if isinstance(action_space, spaces.Discrete) else 0
+    starts = np.ones(N_SAMPLES, dtype=bool)
+    masks = np.ones((N_SAMPLES, n_actions), dtype=bool) if n_actions else None
     try:
         with warnings.catch_warnings():
             # Of nonsense, and of masks: they are told in a run
@@ -48,6 +51,9 @@ def try_source(source: SourcePolicy, observation_space: spaces.Space, action_spa
         if mapped or not getattr(source.act, "is_network", False):
             return
         raise
+    if isinstance(action_space, spaces.Box):
+        check_box_form(actions, source.name, N_SAMPLES, action_space)
+        return
     n_scores = getattr(tried.act, "n_scores", None)
     if n_scores not in (None, n_actions) and source.action_map is None:
         raise ValueError(

@@ -60,9 +60,10 @@ def evaluate_sources(
 
 def _named(sources: list[SourcePolicy], env: VecEnv) -> list[SourcePolicy]:
     """:return: the same sources with names of their own, if they fit the environments"""
-    if not isinstance(env.action_space, spaces.Discrete):
+    if not isinstance(env.action_space, (spaces.Discrete, spaces.Box)):
         raise ValueError(
-            f"Source policies choose one of several actions, but the environment takes {env.action_space}."
+            f"Source policies choose one of several actions or act in a box, but the environment takes "
+            f"{env.action_space}."
         )
     for source, name in zip(sources, unique_names(sources), strict=True):
         source.name = name
@@ -88,14 +89,17 @@ class _Player:
     """
 
     def __init__(self, source: SourcePolicy, env: VecEnv, rng: np.random.Generator) -> None:
-        assert isinstance(env.action_space, spaces.Discrete)
-        self.source, self.env, self.rng, self.n_actions = source, env, rng, int(env.action_space.n)
+        self.source, self.env, self.rng = source, env, rng
         self.has_masks = source.takes_action_masks and env.has_attr("action_masks")
 
     def predict(
         self, observation: Observations, state: SourceState, episode_start: np.ndarray, deterministic: bool
     ) -> tuple[np.ndarray, SourceState]:
         """As SB3's models do."""
+        space = self.env.action_space
+        if isinstance(space, spaces.Box):
+            return self.source.box_actions(observation, state, episode_start, space, self.rng)
+        assert isinstance(space, spaces.Discrete)
         masks = np.stack(self.env.env_method("action_masks")) if self.has_masks else None
         actions, state = self.source.actions(observation, state, episode_start, masks, self.rng)
-        return check_actions(actions, self.source.name, self.env.num_envs, self.n_actions), state
+        return check_actions(actions, self.source.name, self.env.num_envs, int(space.n)), state

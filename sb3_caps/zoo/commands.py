@@ -1,18 +1,18 @@
 """rl_zoo3's commands as subcommands of ``sb3-caps``: its arguments, its folders, and our algorithms."""
 
 import argparse
-import contextlib
 import functools
 import runpy
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from stable_baselines3.common.base_class import BaseAlgorithm
 
 from sb3_caps.extras import require
 from sb3_caps.zoo import ALGORITHMS, register
-from sb3_caps.zoo.manager import PolicyReuseManager
+from sb3_caps.zoo.manager import JUDGES, PolicyReuseManager
+from sb3_caps.zoo.patching import replaced
 from sb3_caps.zoo.runs import create_test_env, latest_run_id
 
 zoo_train = require("rl_zoo3.train", "zoo")
@@ -25,6 +25,11 @@ Source policies are part of them; -params gives others:
   -params source_policies:"['runs/a.zip', 'dqn:sb3_caps/GridG1-v0', 'package.module:function']"
                         paths, latest runs in the log folder, import strings
   --variant VARIANT     take the entry <env>@VARIANT: 'cpu' or 'paper' for the environments of this package
+"""
+TUNING_HELP = """\
+  --judge {learner,model}
+                        what the trials of CAPS are compared by: the learner alone (default), or the model, which may
+                        act by a source whatever the hyperparameters are
 """
 
 
@@ -47,22 +52,6 @@ class _WithoutBuffer:
 
     def __init__(self, algorithm: type[BaseAlgorithm]) -> None:
         self.load = functools.partial(algorithm.load, buffer_size=1)
-
-
-@contextlib.contextmanager
-def replaced(module: Any, **values: Any) -> Iterator[None]:
-    """
-    Replace attributes of a module for a while.
-
-    :param module: the module
-    :param values: by name
-    """
-    before = {name: getattr(module, name) for name in values}
-    vars(module).update(values)
-    try:
-        yield
-    finally:
-        vars(module).update(before)
 
 
 def run_zoo(command: Callable[[], Any], name: str, argv: Sequence[str], help_text: str = "") -> int:
@@ -101,6 +90,7 @@ def train(argv: Sequence[str], name: str = "train") -> int:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--variant")
     parser.add_argument("-n", "--n-timesteps", type=int)
+    parser.add_argument("--judge", choices=JUDGES)
     args, others = parser.parse_known_args(argv)
     if args.n_timesteps is not None:
         if args.n_timesteps < 1:
@@ -109,9 +99,11 @@ def train(argv: Sequence[str], name: str = "train") -> int:
     if "--track" in others:
         require("wandb", "track")
     register()
-    manager = functools.partial(PolicyReuseManager, variant=args.variant)
+    if args.judge is not None and not {"-optimize", "--optimize-hyperparameters"} & set(others):
+        raise ValueError("--judge is for trials: sb3-caps optimize takes it.")
+    manager = functools.partial(PolicyReuseManager, variant=args.variant, judge=args.judge or JUDGES[0])
     with replaced(zoo_train, ExperimentManager=manager, StoreDict=_StoreDict):
-        return run_zoo(zoo_train.train, name, ["--algo", "caps", *others], TRAINING_HELP)
+        return run_zoo(zoo_train.train, name, ["--algo", "caps", *others], TRAINING_HELP + TUNING_HELP)
 
 
 def optimize(argv: Sequence[str]) -> int:

@@ -10,18 +10,23 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_caps.extras import require
-from sb3_caps.reuse.callbacks import HyperparameterLog, OptionMonitor
+from sb3_caps.reuse.callbacks import HyperparameterLog, OptionMonitor, ReuseEvalCallback
 from sb3_caps.reuse.checks import constructor_arguments
+from sb3_caps.reuse.episode_log import EpisodeLog
 from sb3_caps.settings import GROUPS, SCHEDULES, entries, make_schedules
 from sb3_caps.sources.features import SourceFeatures
 from sb3_caps.zoo.algorithms import ALGORITHMS
 from sb3_caps.zoo.configs import find_config, find_source, imported, make_source
 from sb3_caps.zoo.features import FILE, FeatureSettings, with_features
+from sb3_caps.zoo.patching import replaced
+from sb3_caps.zoo.runs import make_run_folder
 
 zoo_utils = require("rl_zoo3.utils", "zoo")
 exp_manager = require("rl_zoo3.exp_manager", "zoo")
 
 DATABASE_ATTEMPTS = 10
+# What trials are compared by: the learner alone, or what `predict` acts by
+JUDGES = ("learner", "model")
 
 
 class PolicyReuseManager(exp_manager.ExperimentManager):  # type: ignore[name-defined]
@@ -34,6 +39,7 @@ class PolicyReuseManager(exp_manager.ExperimentManager):  # type: ignore[name-de
     :param others: see rl_zoo3
     :param variant: the variant of the settings
     :param config: the file of the settings, found by itself when it is not given
+    :param judge: what trials of an optimisation of CAPS are compared by, see ``JUDGES``
     :param kwargs: see rl_zoo3
     """
 
@@ -48,15 +54,15 @@ class PolicyReuseManager(exp_manager.ExperimentManager):  # type: ignore[name-de
         *others: Any,
         variant: str | None = None,
         config: str | None = None,
+        judge: str = JUDGES[0],
         **kwargs: Any,
     ) -> None:
         super().__init__(args, algo, env_id, *others, config=config or find_config(algo, env_id), **kwargs)
-        self.variant = variant
+        self.variant, self.judge = variant, judge
         self.exploration_schedule: Any = None
         self.feature_settings: FeatureSettings | None = None
         self.feature_models: list[Any] = []
         self.source_folders = [Path(self.config).parent] if Path(self.config).is_file() else []
-        self._is_new_folder = False
 
     def read_hyperparameters(self) -> tuple[dict[str, Any], dict[str, Any]]:
         hyperparams, saved_hyperparams = self._read_variant()
@@ -106,7 +112,6 @@ class PolicyReuseManager(exp_manager.ExperimentManager):  # type: ignore[name-de
         saved_hyperparams["vec_env_wrapper"] = with_features(hyperparams.get("vec_env_wrapper"), file)
 
     def create_log_folder(self) -> None:
-        self._is_new_folder = not Path(self.save_path).exists()
         super().create_log_folder()
         settings = self.feature_settings
         if settings is not None:
@@ -199,19 +204,26 @@ class PolicyReuseManager(exp_manager.ExperimentManager):  # type: ignore[name-de
         return [by_name[source.name] for source in sources]
 
     def setup_experiment(self) -> tuple[BaseAlgorithm, dict[str, Any]] | None:
+        folder = make_run_folder(self.save_path)
+        self.save_path, self.params_path = str(folder), str(folder / self.env_name)
         try:
             results = super().setup_experiment()
         except BaseException:
-            # rl_zoo3 makes the folder before the algorithm has seen its arguments
-            if self._is_new_folder:
-                shutil.rmtree(self.save_path, ignore_errors=True)
+            # It is there before the algorithm has seen its arguments
+            shutil.rmtree(folder, ignore_errors=True)
             raise
         if results is not None and self.exploration_schedule is not None:
             results[0].exploration_schedule = self.exploration_schedule
         return results
 
     def create_callbacks(self) -> None:
-        super().create_callbacks()
+        if self.algo == "caps":
+            with replaced(exp_manager, EvalCallback=ReuseEvalCallback):
+                super().create_callbacks()
+            if not self.optimize_hyperparameters:
+                self.callbacks.append(EpisodeLog(self.save_path))
+        else:
+            super().create_callbacks()
         if self.tensorboard_log is None or self.optimize_hyperparameters:
             return
         if not any(isinstance(callback, HyperparameterLog) for callback in self.callbacks):
@@ -231,7 +243,22 @@ class PolicyReuseManager(exp_manager.ExperimentManager):  # type: ignore[name-de
     def hyperparameters_optimization(self) -> None:
         if self.storage is not None and not self.storage.endswith(".log"):
             _open_database(self.storage)
-        super().hyperparameters_optimization()
+        if self.algo != "caps":
+            super().hyperparameters_optimization()
+            return
+        told = {"learner": "the learner alone", "model": "the model, which may act by a source"}
+        print(f"Trials are judged by {told[self.judge]} (--judge {self.judge}).")
+        callback = _LearnerTrial if self.judge == "learner" else exp_manager.TrialEvalCallback
+        with replaced(exp_manager, TrialEvalCallback=callback):
+            super().hyperparameters_optimization()
+
+
+class _LearnerTrial(exp_manager.TrialEvalCallback):  # type: ignore[name-defined]
+    """A trial is worth what its learner is: a short run acts by a source, whatever its hyperparameters."""
+
+    def _on_step(self) -> bool:
+        with self.model.learner().acting():
+            return bool(super()._on_step())
 
 
 def _open_database(url: str) -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from sb3_caps.extras import require
-from sb3_caps.zoo.commands import replaced, run_zoo
+from sb3_caps.zoo.commands import run_zoo
+from sb3_caps.zoo.patching import replaced
 
 # Options of rl_zoo3's plots that name environments
 ENVIRONMENT_OPTIONS = ("-e", "--env", "--keep-envs", "--skip-envs", "-skip")

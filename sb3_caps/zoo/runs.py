@@ -1,5 +1,6 @@
 """Folders of runs, as rl_zoo3 leaves them: which of them have a model, and the environment of a run."""
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,26 @@ def latest_run_id(log_path: str | Path, env_name: str) -> int:
     """
     numbers = [run.name[len(env_name) + 1 :] for run in Path(log_path).glob(f"{env_name}_*") if model_of(run, env_name)]
     return max((int(number) for number in numbers if number.isdigit()), default=0)
+
+
+def make_run_folder(path: str | Path) -> Path:
+    """
+    Make the folder of a new run, which no other run has: of several that start at once rl_zoo3 gives all the same
+    number.
+
+    :param path: ``<environment>_<number>``, the first to try; one without a number is made as it is
+    :return: the folder, with this number or a higher one
+    """
+    path = Path(path)
+    name, _, number = path.name.rpartition("_")
+    numbered = (path.with_name(f"{name}_{i}") for i in itertools.count(int(number))) if number.isdigit() else [path]
+    for folder in numbered:
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        return folder
+    raise FileExistsError(f"{path} is there already.")
 
 
 def model_of(run: Path, env_name: str) -> Path | None:

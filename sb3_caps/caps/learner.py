@@ -1,0 +1,59 @@
+"""The learner of CAPS alone, for whoever tunes or judges what was learned."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import copy
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sb3_caps.caps.gate import LEARNERS, OPTIONS, Gate
+from sb3_caps.reuse.episodes import Behaviour
+
+if TYPE_CHECKING:
+    from sb3_caps.caps.caps import CAPS
+
+
+class LearnerOnly:
+    """
+    The learner of a CAPS model as it is now, whatever the model acts by: a source for whole episodes, or the networks
+    that did best so far, which may be early ones that do what a source does. The learner still follows sources as
+    options. Pass it to ``evaluate_policy``, or see ``acting``.
+
+    :param model: the model, which stays as it is
+    """
+
+    def __init__(self, model: "CAPS") -> None:
+        self.model = model
+
+    @property
+    def behaviour(self) -> Behaviour:
+        """The way in which its latest networks are worth most with confidence."""
+        controller = self.model.gate.controller
+        if controller not in LEARNERS:
+            latest: Any = copy(self.model.selector)
+            latest.sources, latest.kept = [], None
+            controller = latest.decide()
+        return controller if controller in LEARNERS else OPTIONS
+
+    @contextmanager
+    def acting(self) -> Iterator[None]:
+        """In here ``predict`` of the model acts by the learner too, for a callback that evaluates its model."""
+        policy, before = self.model.policy, self.model.policy.gate
+        policy.gate = Gate(self.behaviour, before.disabled)
+        try:
+            yield
+        finally:
+            policy.gate = before
+
+    def predict(
+        self,
+        observation: np.ndarray | dict[str, np.ndarray],
+        state: tuple[Any, ...] | None = None,
+        episode_start: np.ndarray | None = None,
+        deterministic: bool = False,
+        action_masks: np.ndarray | None = None,
+    ) -> tuple[np.ndarray, tuple[Any, ...]]:
+        """As that of the model, see there."""
+        with self.acting():
+            return self.model.predict(observation, state, episode_start, deterministic, action_masks)

@@ -1,0 +1,358 @@
+"""Context-aware policy reuse for continuous actions."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch as th
+from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.noise import ActionNoise
+from stable_baselines3.common.type_aliases import GymEnv, PyTorchObs, Schedule
+
+from sb3_caps.caps.gate import BEST, MIXING, OPTIONS, RANDOM
+from sb3_caps.caps.summary import PolicySummary, ReuseSummary
+from sb3_caps.continuous import losses
+from sb3_caps.continuous.base import ActorSample, ContinuousReuseAlgorithm
+from sb3_caps.continuous.buffers import SourceReplayBufferSamples
+from sb3_caps.continuous.policies import ContinuousCAPSPolicy
+from sb3_caps.continuous.selection import LEARNING, ContinuousSelector, Selection
+from sb3_caps.continuous.start import clone, copy_networks
+from sb3_caps.replay.batches import rows_of
+from sb3_caps.reuse.checks import check_number
+from sb3_caps.reuse.episodes import Behaviour, EpisodeTracker, judging_discount, longest_trial
+from sb3_caps.reuse.evidence import Evidence
+from sb3_caps.reuse.statistics import NOT_ON_SCREEN
+
+# The entropy coefficient that a copy of a source starts with, in units of the spread of values: it explores around it
+STARTING_ENT_COEF = 0.01
+# Of so many batches β learns from one: it is classified, and does not have to be right to a decimal
+TERMINATION_INTERVAL = 4
+
+
+class ContinuousCAPS(ContinuousReuseAlgorithm):
+    """
+    Context-Aware Policy Reuse (CAPS) for continuous actions
+
+    Learns a new task from the policies that one has: SB3's SAC, with options that are the source policies and the
+    actor. Whole episodes tell which source is best; the actor and, where it has one, the critic begin as that source's.
+    From then on the critic chooses in each state between what the actor and the sources would do, to act and in the
+    targets, and β of each option says how likely something else is better there. ``predict`` acts by what whole
+    episodes say is best with confidence: a source, the critic's choice, or that as it was at its best.
+
+    The paper of CAPS (https://arxiv.org/abs/1806.03793) is about discrete actions. Choosing by the critic to act and in
+    the targets is IBRL's (https://arxiv.org/abs/2311.02198), for more than one source. Without sources it is SAC.
+
+    :param policy: The policy model to use (MlpPolicy, CnnPolicy, MultiInputPolicy)
+    :param env: The environment to learn from (if registered in Gym, can be str)
+    :param learning_rate: learning rate of all networks, or a function of the remaining progress (1 to 0)
+    :param buffer_size: size of the replay buffer
+    :param learning_starts: how many steps of the model to collect transitions for before learning starts
+    :param batch_size: Minibatch size for each gradient update
+    :param tau: the soft update coefficient ("Polyak update", between 0 and 1)
+    :param gamma: the discount factor
+    :param train_freq: Update the model every so many steps, or a tuple like ``(5, "step")`` or ``(2, "episode")``
+    :param gradient_steps: How many gradient steps to do after each rollout (see ``train_freq``);
+        ``-1`` for as many as steps were done in the environment
+    :param action_noise: the action noise type (None by default), added to what the actor explores by
+    :param replay_buffer_class: Replay buffer class to use, a subclass of ``SourceReplayBuffer``
+    :param replay_buffer_kwargs: Keyword arguments to pass to the replay buffer on creation
+    :param optimize_memory_usage: Enable a memory efficient variant of the replay buffer
+    :param n_steps: Must be 1
+    :param ent_coef: Entropy regularization coefficient, see SAC
+    :param target_update_interval: update the target network every ``target_update_interval`` gradient steps
+    :param target_entropy: target entropy when learning ``ent_coef``
+    :param use_sde: Whether to use generalized State Dependent Exploration
+    :param sde_sample_freq: Sample a new noise matrix every n steps when using gSDE
+    :param use_sde_at_warmup: Whether to use gSDE instead of uniform sampling before learning starts
+    :param stats_window_size: Number of episodes to average success rate, length and reward over when logging
+    :param tensorboard_log: the log location for tensorboard (if None, no logging)
+    :param policy_kwargs: additional arguments to be passed to the policy on creation, see ``ContinuousCAPSPolicy`` for
+        ``execution``
+    :param verbose: Verbosity level: 0 for no output, 1 for info messages (such as device), 2 for debug messages
+    :param seed: Seed for the pseudo random generators
+    :param device: Device (cpu, cuda, ...) on which the code should be run; auto for the GPU if possible
+    :param source_policies: The policies to reuse: a list of anything that ``as_source`` takes, or a dictionary of them
+        by name
+    :param pull: How hard an actor that is cloned is pulled to the best source at first; it fades as what is learned
+        comes to be better
+    :param selection_kwargs: How episodes are given to sources and learners, see ``Selection``
+    :param safe: Whether whole episodes of training tell what to act by. Without, ``predict`` acts by the critic's
+        choice between the actor and the sources
+    :param _init_setup_model: Whether or not to build the network at the creation of the instance
+    """
+
+    def __init__(
+        self,
+        policy: str | type[ContinuousCAPSPolicy],
+        env: GymEnv | str,
+        learning_rate: float | Schedule = 3e-4,
+        buffer_size: int = 1_000_000,  # 1e6
+        learning_starts: int = 100,
+        batch_size: int = 256,
+        tau: float = 0.005,
+        gamma: float = 0.99,
+        train_freq: int | tuple[int, str] = 1,
+        gradient_steps: int = 1,
+        action_noise: ActionNoise | None = None,
+        replay_buffer_class: type[ReplayBuffer] | None = None,
+        replay_buffer_kwargs: dict[str, Any] | None = None,
+        optimize_memory_usage: bool = False,
+        n_steps: int = 1,
+        ent_coef: str | float = "auto",
+        target_update_interval: int = 1,
+        target_entropy: str | float = "auto",
+        use_sde: bool = False,
+        sde_sample_freq: int = -1,
+        use_sde_at_warmup: bool = False,
+        stats_window_size: int = 100,
+        tensorboard_log: str | None = None,
+        policy_kwargs: dict[str, Any] | None = None,
+        verbose: int = 0,
+        seed: int | None = None,
+        device: th.device | str = "auto",
+        source_policies: Sequence[Any] | Mapping[str, Any] | None = None,
+        pull: float = 5.0,
+        selection_kwargs: dict[str, Any] | None = None,
+        safe: bool = True,
+        _init_setup_model: bool = True,
+    ) -> None:
+        super().__init__(
+            policy,
+            env,
+            learning_rate,
+            buffer_size,
+            learning_starts,
+            batch_size,
+            tau,
+            gamma,
+            train_freq,
+            gradient_steps,
+            action_noise,
+            replay_buffer_class,
+            replay_buffer_kwargs,
+            optimize_memory_usage,
+            n_steps,
+            ent_coef,
+            target_update_interval,
+            target_entropy,
+            use_sde,
+            sde_sample_freq,
+            use_sde_at_warmup,
+            stats_window_size,
+            tensorboard_log,
+            policy_kwargs,
+            verbose,
+            seed,
+            device,
+            source_policies=source_policies,
+            _init_setup_model=False,
+        )
+        self.pull = pull
+        self.selection_kwargs = selection_kwargs or {}
+        self.safe = safe
+        self.selector: ContinuousSelector
+        self._tracker = EpisodeTracker(0, 1.0)
+        # In episodes that begin with a source: which one, and for how many steps
+        self._guides, self._guided_steps = np.zeros((2, 0), dtype=np.int64)
+        # Gradient steps that the survey put off, and batches whose targets were made
+        self._owed_steps = self._n_batches = 0
+        # Whether the actor began as a copy without a critic
+        self._is_cloned = False
+
+        if _init_setup_model:
+            self._setup_model()
+
+    def _check_arguments(self) -> None:
+        super()._check_arguments()
+        check_number("pull", self.pull, at_least=0.0)
+        if not isinstance(self.safe, bool):
+            raise ValueError(f"safe must be True or False, not {self.safe!r}.")
+        given, known = self.selection_kwargs, list(Selection.__dataclass_fields__)
+        if not isinstance(given, dict) or given.keys() - set(known):
+            raise ValueError(f"selection_kwargs must be a dict with some of {', '.join(known)}, not {given!r}.")
+        self._selection = Selection(**given)
+
+    def _setup_model(self) -> None:
+        super()._setup_model()
+        known: ContinuousSelector | None = vars(self).get("selector")
+        if known is None or known.source_names != self.source_names:
+            # What is known of other sources says nothing about these
+            self.selector = ContinuousSelector(self.source_names, self._selection, self.rng)
+            self._decide()
+        else:
+            known.rng, known.settings = self.rng, self._selection
+
+    def _start_run(self) -> None:
+        discount, limit = judging_discount(self.gamma), longest_trial(self.gamma)
+        if self._tracker.gamma != discount:
+            self._tracker.change_discount(discount, limit)
+        self.selector.rng = self.rng
+        self.selector.begin(self._total_timesteps - self._num_timesteps_at_start)
+        super()._start_run()
+
+    def _start_episodes(self, new: bool = False) -> None:
+        if new:
+            self._tracker = EpisodeTracker(self.n_envs, judging_discount(self.gamma), longest_trial(self.gamma))
+            self._guides, self._guided_steps = np.zeros((2, self.n_envs), dtype=np.int64)
+        if not self.options.n_sources:
+            return
+        for env in self._tracker.waiting:
+            behaviour = self.selector.select(env)
+            self._tracker.start(env, behaviour)
+            self._guided_steps[env] = 0
+            guide = self.selector.guide
+            if behaviour == MIXING and guide is not None:
+                self._guides[env] = self.options.names.index(guide.name)
+                longest = max(int(self.selector.lengths[guide.name].mean), 1)
+                self._guided_steps[env] = self.rng.integers(1, longest + 1)
+
+    def _act(self, warm_up: bool, action_noise: ActionNoise | None) -> tuple[np.ndarray, np.ndarray]:
+        """Let the behaviour of each environment act."""
+        n_sources = self.options.n_sources
+        options, actions = np.full(self.n_envs, n_sources), np.zeros((self.n_envs, self.options.dimensions))
+        cast: dict[Behaviour, list[int]] = {}
+        for env, behaviour in enumerate(self._tracker.behaviours):
+            assert behaviour is not None
+            cast.setdefault(behaviour, []).append(env)
+        for behaviour, places in cast.items():
+            envs = np.array(places)
+            if behaviour.is_source:
+                options[envs] = self.options.names.index(behaviour.name)
+            elif behaviour == RANDOM:
+                actions[envs] = self.rng.uniform(-1.0, 1.0, size=(len(envs), self.options.dimensions))
+            elif behaviour in LEARNING:
+                options[envs], actions[envs] = self._choose(envs, self._actor_draws(warm_up, action_noise)[envs])
+            else:
+                options[envs], actions[envs] = self._choose(envs, None, best=behaviour in BEST.values())
+        # An episode that a guide begins is the learner's afterwards
+        guided = self._tracker.lengths < self._guided_steps
+        options[guided] = self._guides[guided]
+        followed = options < n_sources
+        actions[followed] = self._last_source_actions[followed, options[followed]]
+        return options, actions.astype(np.float32)
+
+    def _choose(
+        self, envs: np.ndarray, own_actions: np.ndarray | None, best: bool = False
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """:return: the options and actions that the critic chooses in these environments"""
+        assert self._last_episode_starts is not None
+        observations, _ = self.policy.obs_to_tensor(rows_of(self._last_obs, envs))
+        if own_actions is None:
+            with th.no_grad():
+                actor = self.policy.actor_best if best else self.actor
+                own_actions = actor(observations, deterministic=True).cpu().numpy()
+        active, starts = self._last_options[envs], self._last_episode_starts[envs]
+        return self.policy.choose(observations, self._last_source_actions[envs], own_actions, active, starts, best)
+
+    def _tell(self, rewards: np.ndarray, dones: np.ndarray) -> None:
+        """Tell the ledger of episodes what was paid, and the selector what came of those that ended."""
+        results, surveying = self._tracker.add(rewards, dones), self.selector.surveying
+        for result in results:
+            self.selector.update(result)
+        if results:
+            if surveying and not self.selector.surveying:
+                self._start_learning()
+            if self.selector.improved:
+                self.policy.keep_best()
+                self.selector.keep()
+            self._decide()
+        self._start_episodes()
+
+    def _decide(self) -> None:
+        """What ``predict`` acts by while training goes on, and which sources are no option."""
+        if self.options.n_sources:
+            self.gate.controller = self.selector.decide() if self.safe else OPTIONS
+            self.gate.disabled = self.selector.disabled
+
+    def _start_learning(self) -> None:
+        """The survey is over: the actor begins as the best source, and the critic catches up with the survey."""
+        # What was learned before, with other sources, is not given up for a copy
+        guide = self.selector.guide if self._n_updates == 0 else None
+        if guide is not None:
+            source = self.options.names.index(guide.name)
+            # Where the learner sees normalised observations, networks of sources do not fit
+            network = self.options.sources[source].network if self._vec_normalize_env is None else None
+            self._is_cloned = not copy_networks(network, self.policy)
+            if self._is_cloned:
+                data = self.replay_buffer.everything(self._vec_normalize_env)
+                clone(self.actor, data.observations, data.source_actions[:, source], self.rng)
+        super().train(self._owed_steps, self.batch_size)
+        self._owed_steps = 0
+        if guide is not None and self.log_ent_coef is not None:
+            self._lower_ent_coef(self.log_ent_coef)
+
+    @th.no_grad()
+    def _lower_ent_coef(self, log_ent_coef: th.Tensor) -> None:
+        """Let the entropy count for little beside the values: an actor that is good has something to lose."""
+        data = self.replay_buffer.sample(self.batch_size, env=self._vec_normalize_env)
+        values = self.policy.values_of(self.critic, data.observations, data.actions[:, None])
+        log_ent_coef.clamp_(max=float(np.log(STARTING_ENT_COEF * values.std().item() + 1e-8)))
+
+    def train(self, gradient_steps: int, batch_size: int = 64) -> None:
+        if self.selector.surveying:
+            # There is no actor to learn about yet: these steps are done when the survey is over
+            self._owed_steps += gradient_steps
+        else:
+            super().train(gradient_steps, batch_size)
+
+    @property
+    def _moves_actor(self) -> bool:
+        # A copy of a source waits for the critic
+        return self._owed_steps == 0 or self.selector.guide is None or self._n_updates > 0
+
+    def _next_values(self, data: SourceReplayBufferSamples, ent_coef: th.Tensor) -> th.Tensor:
+        """The value of the best candidate; β of all options is learned from the same values."""
+        if not self.options.n_sources:
+            return super()._next_values(data, ent_coef)
+        candidates = self._next_candidates(data, ent_coef).masked_fill(self.policy.disabled(), -th.inf)
+        self._n_batches += 1
+        if self._n_batches % TERMINATION_INTERVAL == 0:
+            self._learn_terminations(data.next_observations, candidates)
+        return losses.bootstrap_values(candidates)
+
+    @th.enable_grad()
+    def _learn_terminations(self, observations: PyTorchObs, candidates: th.Tensor) -> None:
+        """One gradient step of β: how likely something else is better than what an option does."""
+        loss = losses.termination_loss(self.policy.termination_logits(observations), candidates)
+        self.policy.termination_optimizer.zero_grad()
+        loss.backward()
+        self.policy.termination_optimizer.step()
+        self.logger.record("train/termination_loss", loss.item())
+
+    def _reuse_loss(self, data: SourceReplayBufferSamples, sample: ActorSample) -> th.Tensor | float:
+        """The pull to the best source, as long as there is no critic to trust."""
+        weight, guide = self.pull * self.selector.lead, self.selector.guide
+        self.logger.record("reuse/pull", weight)
+        if weight == 0 or guide is None or not self._is_cloned:
+            return 0.0
+        answers = data.source_actions[:, self.options.names.index(guide.name)]
+        return weight * losses.pull_loss(sample.means, answers, sample.values)
+
+    def reuse_summary(self) -> ReuseSummary:
+        """
+        :return: what sources and learner did in training and what they are worth, as far as they were tried
+        """
+        if self.num_timesteps == 0:
+            raise ValueError("Nothing was reused yet: call learn first.")
+        rewards = self.selector.rewards
+        bounds = [each.mean + sign * each.std for each in rewards.values() for sign in (-1, 1)] or [0.0]
+        spread = max(bounds) - min(bounds)
+
+        def of(name: str) -> tuple[float | None, float, int]:
+            known = rewards.get(name, Evidence())
+            return (known.mean, known.error(spread), known.n) if known.n else (None, 0.0, 0)
+
+        sources = [
+            PolicySummary(name, *of(name), *self._use.of(slice(i, i + 1))) for i, name in enumerate(self.source_names)
+        ]
+        learners = dict.fromkeys([OPTIONS.name, *(each.name for each in LEARNING), self.gate.controller.name])
+        known = [name for name in learners if name in rewards and name not in self.source_names]
+        return ReuseSummary([*sources, *(PolicySummary(name, *of(name)) for name in known)], self.gate.controller.name)
+
+    def dump_logs(self) -> None:
+        """Write log data."""
+        for name, rewards in self.selector.rewards.items():
+            if rewards.n:
+                self.logger.record(f"reuse/mean_reward/{name}", rewards.mean, exclude=NOT_ON_SCREEN)
+        self.logger.record("reuse/acts_by", self.gate.controller.name)
+        super().dump_logs()

@@ -1,0 +1,72 @@
+"""The actor: votes of sources by hand-worked numbers, and that what it learns is added to them."""
+
+import numpy as np
+import pytest
+import torch as th
+
+from sb3_caps.caps.networks import ResidualActor
+
+FEATURES = th.zeros(1, 4)
+
+
+def made(votes: list[float], n_actions: int = 3) -> ResidualActor:
+    actor = ResidualActor(4, len(votes), n_actions, [8])
+    actor.start_from(np.array(votes))
+    return actor
+
+
+def probabilities(actor: ResidualActor, sources: list[int], features: th.Tensor = FEATURES) -> list[float]:
+    with th.no_grad():
+        return actor.log_probs(features, th.tensor([sources], dtype=th.long)).exp()[0].tolist()
+
+
+def test_at_first_it_does_what_its_sources_do_as_far_as_they_vote() -> None:
+    # 0.7 of the probability over three actions, 0.3 for that of the source
+    assert probabilities(made([0.3]), [2]) == pytest.approx([0.7 / 3, 0.7 / 3, 0.7 / 3 + 0.3])
+    # Votes for the same action add up
+    assert probabilities(made([0.2, 0.3]), [1, 1]) == pytest.approx([0.5 / 3, 0.5 / 3 + 0.5, 0.5 / 3])
+    assert probabilities(made([0.2, 0.2]), [0, 1]) == pytest.approx([0.4, 0.4, 0.2])
+    # An action that is not known is a vote for none: the others share what is left
+    assert probabilities(made([0.3]), [-1]) == pytest.approx([1 / 3] * 3)
+
+
+def test_without_sources_or_votes_it_is_random() -> None:
+    assert probabilities(made([]), []) == pytest.approx([1 / 3] * 3)
+    assert probabilities(made([0.0, 0.0]), [0, 1]) == pytest.approx([1 / 3] * 3)
+
+
+def test_what_is_learned_of_actions_is_added_to_the_logarithm_of_the_votes() -> None:
+    actor = made([0.4])
+    with th.no_grad():
+        actor.policy_net[-1].bias.copy_(th.tensor([0.0, 0.0, np.log(3.0), 0.0]))  # type: ignore[operator]
+    # 0.2, 0.2 and 0.6, the second one three times as likely as before: 0.2, 0.6 and 0.6
+    assert probabilities(actor, [2]) == pytest.approx([1 / 7, 3 / 7, 3 / 7], rel=1e-5)
+
+
+def test_which_source_votes_is_learned_and_how_much_they_vote_together_is_not() -> None:
+    actor = made([0.2, 0.2])
+    with th.no_grad():
+        actor.policy_net[-1].bias.copy_(th.tensor([100.0, 0.0, 0.0, 0.0, 0.0]))  # type: ignore[operator]
+    assert probabilities(actor, [0, 1]) == pytest.approx([0.6, 0.2, 0.2])
+
+
+def test_it_can_learn_to_follow_one_source_here_and_another_there() -> None:
+    th.manual_seed(0)
+    actor = made([0.2, 0.2], n_actions=2)
+    places = th.tensor([[1.0, 0, 0, 0], [0, 1.0, 0, 0]])
+    sources, right = th.tensor([[0, 1], [0, 1]]), th.tensor([[0], [1]])
+    optimizer = th.optim.Adam(actor.parameters(), lr=1e-2)
+    for _ in range(100):
+        loss = -actor.log_probs(places, sources).gather(1, right).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert loss.item() < 0.05
+
+
+def test_values_in_another_unit() -> None:
+    actor, features = made([0.3]), th.randn(5, 4)
+    before, policy = actor.value_net(features), actor.log_probs(features, th.zeros(5, 1, dtype=th.long))
+    actor.rescale(0.5)
+    th.testing.assert_close(actor.value_net(features), 0.5 * before)
+    th.testing.assert_close(actor.log_probs(features, th.zeros(5, 1, dtype=th.long)), policy)

@@ -1,0 +1,60 @@
+"""A thousand environments: what one of them costs is the same as among ten."""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from stable_baselines3.common.vec_env import DummyVecEnv
+
+from sb3_caps import CAPS, OPSTL, PRQL, JumpStart, QDagger
+from sb3_caps.caps.gate import RANDOM
+from sb3_caps.caps.selection import CAPSSelector, Selection
+from sb3_caps.reuse.episodes import EpisodeResult
+from tests.counting import all_calls
+from tests.hand_walk import go_left, go_right
+from tests.test_resume import SMALL, Payments
+
+
+def started(n_envs: int) -> CAPSSelector:
+    """Where all episodes begin at once, as in the first step of a run."""
+    selector = CAPSSelector(["left", "right"], Selection(), np.random.default_rng(0))
+    selector.begin(10**6)
+    for env in range(n_envs):
+        selector.select(env)
+    return selector
+
+
+def test_the_first_episodes_of_many_environments_cost_no_more_each() -> None:
+    few, many = (all_calls(partial(started, n_envs)) / n_envs for n_envs in (50, 1000))
+    assert many < 1.5 * few
+
+
+def test_sources_are_surveyed_evenly_over_all_environments() -> None:
+    selector = started(300)
+    for env in range(0, 300, 2):
+        selector.update(EpisodeResult(env, selector.under_way[env], 1.0, 1.0, 1))
+        selector.select(env)
+    running = list(selector.under_way.values())
+    # Those that are over count, and so do those that have just begun
+    tries = {each.name: selector.of(each).n + running.count(each) for each in (*selector.sources, RANDOM)}
+    assert tries == {"left": 150, "right": 150, "random": 150}
+    # Those that a reset of the environments ended do not
+    selector.begin(10**6)
+    for env in range(6):
+        selector.select(env)
+    assert len(selector.under_way) == 6
+    known = {each.name: selector.of(each).n for each in (*selector.sources, RANDOM)}
+    assert [each.name for each in selector.under_way.values()].count(min(known, key=known.__getitem__)) >= 2
+
+
+@pytest.mark.parametrize("algorithm", [CAPS, PRQL, OPSTL, JumpStart, QDagger])
+def test_a_step_of_many_environments_costs_no_more_each(algorithm: type[Any]) -> None:
+    costs = []
+    for n_envs in (20, 400):
+        env = DummyVecEnv([lambda: Payments(3)] * n_envs)
+        arguments: dict[str, Any] = {"source_policies": [go_left, go_right], "gradient_steps": 0, "seed": 0}
+        model = algorithm("MlpPolicy", env, buffer_size=10_000, train_freq=1, **(SMALL | arguments))
+        costs.append(all_calls(partial(model.learn, 6 * n_envs, log_interval=None)) / n_envs)
+    few, many = costs
+    assert many < 1.2 * few
