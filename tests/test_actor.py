@@ -17,7 +17,7 @@ def made(votes: list[float], n_actions: int = 3) -> ResidualActor:
 
 def probabilities(actor: ResidualActor, sources: list[int], features: th.Tensor = FEATURES) -> list[float]:
     with th.no_grad():
-        return actor.log_probs(features, th.tensor([sources], dtype=th.long)).exp()[0].tolist()
+        return actor(features, th.tensor([sources], dtype=th.long))[1].exp()[0].tolist()
 
 
 def test_at_first_it_does_what_its_sources_do_as_far_as_they_vote() -> None:
@@ -57,7 +57,7 @@ def test_it_can_learn_to_follow_one_source_here_and_another_there() -> None:
     sources, right = th.tensor([[0, 1], [0, 1]]), th.tensor([[0], [1]])
     optimizer = th.optim.Adam(actor.parameters(), lr=1e-2)
     for _ in range(100):
-        loss = -actor.log_probs(places, sources).gather(1, right).mean()
+        loss = -actor(places, sources)[1].gather(1, right).mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -66,7 +66,7 @@ def test_it_can_learn_to_follow_one_source_here_and_another_there() -> None:
 
 def test_values_in_another_unit() -> None:
     actor, features = made([0.3]), th.randn(5, 4)
-    before, policy = actor.value_net(features), actor.log_probs(features, th.zeros(5, 1, dtype=th.long))
+    before, policy = actor.value_net(features), actor(features, th.zeros(5, 1, dtype=th.long))[1]
     actor.rescale(0.5)
     th.testing.assert_close(actor.value_net(features), 0.5 * before)
-    th.testing.assert_close(actor.log_probs(features, th.zeros(5, 1, dtype=th.long)), policy)
+    th.testing.assert_close(actor(features, th.zeros(5, 1, dtype=th.long))[1], policy)

@@ -322,7 +322,7 @@ def test_what_was_learned_stays_when_it_goes_on_with_other_sources(tmp_path: Pat
         {"learning_rate": lambda remaining: 1e-3 * remaining},
         {"target_update_interval": 2},
     ],
-    ids=str,
+    ids=lambda arguments: ", ".join(arguments),
 )
 def test_it_learns_as_sac_does(arguments: dict[str, Any], tmp_path: Path) -> None:
     envs: dict[str, Any] = {

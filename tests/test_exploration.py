@@ -248,7 +248,7 @@ def test_how_likely_each_action_was_is_stored(algorithm: type[CAPS]) -> None:
         features = model.policy.acting_net.features(th.as_tensor(buffer.stores[None].get(rows, envs)))
         sources = th.as_tensor(buffer.option_actions[rows, envs].astype(np.int64))
         with th.no_grad():
-            expected = model.policy.actor.log_probs(features, sources).exp().numpy()
+            expected = model.policy.actor(features, sources)[1].exp().numpy()
         np.testing.assert_allclose(found, expected[np.arange(len(rows)), buffer.actions[rows, envs]], rtol=1e-4)
     elif algorithm in (Drawing, FirstSource):
         np.testing.assert_allclose(found, {Drawing: 1 / 3, FirstSource: 1.0}[algorithm], rtol=1e-6)

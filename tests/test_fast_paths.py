@@ -141,7 +141,7 @@ def test_acting_pass_of_the_actor_equals_its_network(kind: str) -> None:
     with th.no_grad():
         features = model.policy.acting_net.features(model.policy.obs_to_tensor(model._last_obs)[0])
         sources = model._last_option_actions[:, :1]
-        expected = actor.log_probs(features, th.as_tensor(sources)).exp().numpy()
+        expected = actor(features, th.as_tensor(sources))[1].exp().numpy()
     np.testing.assert_allclose(acting.action_probabilities(model._last_obs, sources), expected, rtol=1e-4, atol=1e-6)
     # How likely an action is, is what is learned from
     options, likely = model.policy.actor_options(acting, model._last_obs, model._last_option_actions, model.rng)

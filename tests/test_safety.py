@@ -223,7 +223,7 @@ def test_predict_acts_by_the_gate() -> None:
     actor.start_from(np.array([0.0, 1.0]))
     best.start_from(np.array([1.0, 0.0]))
     for each in (actor, best):
-        each.policy_net[-1].bias.data[:2] *= 3.0  # type: ignore[operator]
+        each.policy_net[-1].bias.data *= 3.0  # type: ignore[operator]
     for controller, action in (
         (OPTIONS, LEFT),
         (BEST[OPTIONS], RIGHT),

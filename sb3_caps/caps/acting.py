@@ -84,7 +84,7 @@ class ActingNetwork:
             with th.no_grad():
                 features = self.network.features(obs_as_tensor(observations, self.policy.device))
                 sources = th.as_tensor(source_actions, device=self.policy.device)
-                found: np.ndarray = self.actor.log_probs(features, sources).exp().cpu().numpy()
+                found: np.ndarray = self.actor(features, sources)[1].exp().cpu().numpy()
             return found
         outputs = _through(self.preferences, self._flat(observations))
         n_sources, rows = self.actor.n_sources, np.arange(len(outputs))

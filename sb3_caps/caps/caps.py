@@ -395,7 +395,7 @@ class CAPS(OptionCollector):
             ended = policy.q_net.features(data.ended)
         n_steps = len(features)
         with th.no_grad():
-            old_log_probs = actor.log_probs(features, data.option_actions).gather(1, data.actions[:, None])[:, 0]
+            old_log_probs = actor(features, data.option_actions)[1].gather(1, data.actions[:, None])[:, 0]
             weights = (old_log_probs - data.log_probs).exp().clamp(max=1.0)
             values = actor.value_net(features)[:, 0]
             next_values = th.cat([values[1:], values[-1:]])
@@ -417,10 +417,11 @@ class CAPS(OptionCollector):
             for rows in order.split(settings.batch_size):
                 loss = (actor.value_net(features[rows])[:, 0] - targets[rows]).square().mean()
                 if not stays:
-                    log_probs = actor.log_probs(features[rows], data.option_actions[rows])
+                    learned, log_probs = actor(features[rows], data.option_actions[rows])
                     log_probs = log_probs.gather(1, data.actions[rows, None])[:, 0]
                     old = old_log_probs[rows]
                     loss = loss + actor_loss(log_probs, old, advantages[rows], weights[rows], settings.clip_range)
+                    loss = loss + settings.pull * learned.square().sum(dim=1).mean()
                     with th.no_grad():
                         change = log_probs - old
                         stays = bool((weights[rows] * (change.exp() - 1.0 - change)).mean() > settings.target_kl)

@@ -405,10 +405,10 @@ class OptionCollector(PolicyReuseAlgorithm):
     def _start_episodes(self) -> None:
         """Draw who acts in the environments where nobody does yet."""
         for env in self._tracker.waiting:
-            behaviour = self.selector.select(env)
-            self._tracker.start(env, behaviour)
+            chosen = self.selector.select(env)
+            self._tracker.start(env, chosen)
             self._stretches.start(env)
-            if behaviour in LEARNERS:
+            if chosen in LEARNERS:
                 self.policy.begin_episode()
         cast: dict[Behaviour, list[int]] = {}
         for env, behaviour in enumerate(self._tracker.behaviours):

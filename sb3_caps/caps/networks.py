@@ -183,11 +183,11 @@ class ResidualActor(nn.Module):
         nn.init.zeros_(last.weight)
         nn.init.zeros_(last.bias)
 
-    def log_probs(self, features: th.Tensor, source_actions: th.Tensor) -> th.Tensor:
+    def forward(self, features: th.Tensor, source_actions: th.Tensor) -> tuple[th.Tensor, th.Tensor]:
         """
         :param features: of shape (states, features)
         :param source_actions: the action of each source, of shape (states, sources), -1 where it is not known
-        :return: log π(a|s), of shape (states, actions)
+        :return: what is learned of each action, and log π(a|s), both of shape (states, actions)
         """
         outputs = self.policy_net(features)
         learned = outputs[:, self.n_sources :]
@@ -198,7 +198,7 @@ class ResidualActor(nn.Module):
             votes = share * F.softmax(outputs[:, : self.n_sources], dim=1)
             agrees = source_actions[:, :, None] == th.arange(n_actions, device=learned.device)
             prior = prior + (votes[:, :, None] * agrees).sum(dim=1)
-        return F.log_softmax(learned + prior.log(), dim=1)
+        return learned, F.log_softmax(learned + prior.log(), dim=1)
 
     @th.no_grad()
     def start_from(self, votes: np.ndarray) -> None:

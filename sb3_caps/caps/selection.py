@@ -32,7 +32,7 @@ class Selection:
     """
 
     survey_share: float = 0.05
-    trial_share: float = 0.15
+    trial_share: float = 0.3
     other_share: float = 0.15
     fewest: int = 3
     latest: int = 10
@@ -60,8 +60,8 @@ class CAPSSelector:
     the best is tried most, and what may be second to it (top-two Thompson sampling), so that evidence goes where it
     decides something.
 
-    The model acts by the behaviour that is worth most with confidence: its mean less one error. The networks are kept
-    as they are when a learner comes to be worth more than ever.
+    The model acts by the behaviour with the highest mean. The networks are kept where a learner is worth as much
+    as ever, as they were at the start of the latest episode.
 
     :param source_names: the names of the sources
     :param settings: its numbers
@@ -206,7 +206,7 @@ class CAPSSelector:
         the same steps where rewards are dense, but nowhere from rare successes.
         """
         values, others = (OPTIONS, EXPLORING), (*self.sources, ACTOR, SAMPLED_ACTOR)
-        best = max((self.of(each) for each in values), key=lambda known: known.lower(self.spread))
+        best = self.of(max(values, key=self._worth))
         return all(best.beats(known, self.spread, 1.0) for each in others if (known := self.of(each)).n)
 
     @property
@@ -256,11 +256,12 @@ class CAPSSelector:
         """
         Tell when networks are worth keeping as they are.
 
-        :return: the learner that has just come to be worth more than what was kept, None for none
+        :return: the learner that is worth no less than what was kept, None for none
         """
         learner = max(self.learners, key=self._worth)
         before = -np.inf if self.kept is None else self._worth(BEST[self.kept])
-        return learner if self._worth(learner) > before else None
+        # Of networks that are worth the same the later ones have learned more
+        return learner if self._worth(learner) >= before and self.of(learner).n else None
 
     def keep(self, learner: Behaviour) -> None:
         """
@@ -275,10 +276,11 @@ class CAPSSelector:
             known[BEST[learner].name] = known[learner.name].copy()
 
     def _worth(self, behaviour: Behaviour) -> float:
-        return self.of(behaviour).lower(self.spread)
+        known = self.of(behaviour)
+        return known.mean if known.n else -np.inf
 
     def decide(self) -> Behaviour:
-        """:return: what is worth most with confidence; the values of options where nothing is known"""
+        """:return: what is worth most by all that is known; the values of options where nothing is"""
         candidates = [*self.sources, *self.learners]
         if self.kept is not None:
             candidates.insert(len(self.sources), BEST[self.kept])

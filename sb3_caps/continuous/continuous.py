@@ -1,13 +1,13 @@
 """Context-aware policy reuse for continuous actions."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch as th
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.noise import ActionNoise
-from stable_baselines3.common.type_aliases import GymEnv, PyTorchObs, Schedule
+from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, PyTorchObs, Schedule
 
 from sb3_caps.caps.gate import BEST, MIXING, OPTIONS, RANDOM
 from sb3_caps.caps.summary import PolicySummary, ReuseSummary
@@ -23,6 +23,7 @@ from sb3_caps.reuse.episodes import Behaviour, EpisodeTracker, judging_discount,
 from sb3_caps.reuse.evidence import Evidence
 from sb3_caps.reuse.statistics import NOT_ON_SCREEN
 
+SelfContinuousCAPS = TypeVar("SelfContinuousCAPS", bound="ContinuousCAPS")
 # The entropy coefficient that a copy of a source starts with, in units of the spread of values: it explores around it
 STARTING_ENT_COEF = 0.01
 # Of so many batches β learns from one: it is classified, and does not have to be right to a decimal
@@ -327,6 +328,20 @@ class ContinuousCAPS(ContinuousReuseAlgorithm):
             return 0.0
         answers = data.source_actions[:, self.options.names.index(guide.name)]
         return weight * losses.pull_loss(sample.means, answers, sample.values)
+
+    def learn(
+        self: SelfContinuousCAPS,
+        total_timesteps: int,
+        callback: MaybeCallback = None,
+        log_interval: int = 4,
+        tb_log_name: str | None = None,
+        reset_num_timesteps: bool = True,
+        progress_bar: bool = False,
+    ) -> SelfContinuousCAPS:
+        super().learn(total_timesteps, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar)
+        if self.verbose >= 1 and self.options.n_sources:
+            print(self.reuse_summary())
+        return self
 
     def reuse_summary(self) -> ReuseSummary:
         """
