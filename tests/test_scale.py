@@ -63,7 +63,7 @@ def test_values_stay_the_same_in_the_unit_of_the_task() -> None:
         for network in model.policy.networks():
             for parameter in network.parameters():
                 parameter.add_(0.1 * th.randn_like(parameter))
-    assert len(model.policy.networks()) == 4
+    assert len(model.policy.networks()) == 5
     values, beta = all_values(model)
     for reward in (7.0, -30.0, 2.0):
         model._tell(np.array([reward], dtype=np.float32), np.array([True]))

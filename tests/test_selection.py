@@ -140,7 +140,7 @@ def test_a_coin_toss_that_failed_twice_is_not_forgotten() -> None:
     assert lost == 0
 
 
-def test_the_model_acts_by_what_is_worth_most_with_confidence() -> None:
+def test_the_model_acts_by_what_is_worth_most_and_not_by_one_lucky_episode() -> None:
     made = selector("good", "bad")
     assert made.decide() == OPTIONS
     known(made, GOOD, *[0.6, 0.5] * 5)

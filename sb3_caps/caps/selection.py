@@ -24,7 +24,8 @@ class Selection:
     :param trial_share: Share of the steps after that in which something is tried: a source alone, or a learner without
         exploration
     :param other_share: Share of the episodes of learning for the learner that does not lead
-    :param fewest: How often each source is tried in the survey, where its steps allow that
+    :param fewest: How often each source is tried in the survey, where its steps allow that, and by how many episodes
+        anything has to be known to be acted by
     :param latest: How many of its latest episodes a learner is judged by
     :param memory: In what share of the steps so far these are forgotten where no new ones come
     :param disable_errors: By how many standard errors a source must be worse than random actions to be no option
@@ -60,8 +61,8 @@ class CAPSSelector:
     the best is tried most, and what may be second to it (top-two Thompson sampling), so that evidence goes where it
     decides something.
 
-    The model acts by the behaviour with the highest mean. The networks are kept where a learner is worth as much
-    as ever, as they were at the start of the latest episode.
+    The model acts by the behaviour with the highest mean, of those with enough episodes not to be lucky. The networks
+    are kept where a learner comes to be worth more than ever, as they were at the start of the latest episode.
 
     :param source_names: the names of the sources
     :param settings: its numbers
@@ -256,12 +257,11 @@ class CAPSSelector:
         """
         Tell when networks are worth keeping as they are.
 
-        :return: the learner that is worth no less than what was kept, None for none
+        :return: the learner that has just come to be worth more than what was kept, None for none
         """
         learner = max(self.learners, key=self._worth)
-        before = -np.inf if self.kept is None else self._worth(BEST[self.kept])
-        # Of networks that are worth the same the later ones have learned more
-        return learner if self._worth(learner) >= before and self.of(learner).n else None
+        before = (False, -np.inf) if self.kept is None else self._worth(BEST[self.kept])
+        return learner if self._worth(learner) > before else None
 
     def keep(self, learner: Behaviour) -> None:
         """
@@ -275,9 +275,10 @@ class CAPSSelector:
                 known.pop(best.name, None)
             known[BEST[learner].name] = known[learner.name].copy()
 
-    def _worth(self, behaviour: Behaviour) -> float:
+    def _worth(self, behaviour: Behaviour) -> tuple[bool, float]:
+        """What is known of few episodes alone counts less than anything else: they may have been lucky."""
         known = self.of(behaviour)
-        return known.mean if known.n else -np.inf
+        return known.n >= self.settings.fewest, known.mean if known.n else -np.inf
 
     def decide(self) -> Behaviour:
         """:return: what is worth most by all that is known; the values of options where nothing is"""
@@ -285,7 +286,7 @@ class CAPSSelector:
         if self.kept is not None:
             candidates.insert(len(self.sources), BEST[self.kept])
         best = max(candidates, key=self._worth)
-        return OPTIONS if self._worth(best) == -np.inf else best
+        return best if self.of(best).n else OPTIONS
 
     def source_chances(self) -> np.ndarray:
         """:return: how likely each source is the best one, and at last how likely random actions are"""
