@@ -222,8 +222,6 @@ def test_predict_acts_by_the_gate() -> None:
     # The second source votes for going right, and the first one for going left
     actor.start_from(np.array([0.0, 1.0]))
     best.start_from(np.array([1.0, 0.0]))
-    for each in (actor, best):
-        each.policy_net[-1].bias.data *= 3.0  # type: ignore[operator]
     for controller, action in (
         (OPTIONS, LEFT),
         (BEST[OPTIONS], RIGHT),

@@ -204,8 +204,7 @@ class PolicyReuseManager(exp_manager.ExperimentManager):  # type: ignore[name-de
         return [by_name[source.name] for source in sources]
 
     def setup_experiment(self) -> tuple[BaseAlgorithm, dict[str, Any]] | None:
-        numbered: str = self.save_path
-        folder = make_run_folder(numbered)
+        folder = make_run_folder(vars(self)["save_path"])
         self.save_path, self.params_path = str(folder), str(folder / self.env_name)
         try:
             results = super().setup_experiment()
