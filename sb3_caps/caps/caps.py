@@ -391,8 +391,8 @@ class CAPS(OptionCollector):
             return
         rewards = self._scale.normalize(data.rewards) if self.normalize_returns else data.rewards
         with th.no_grad():
-            features = policy.q_net.features(data.observations)
-            ended = policy.q_net.features(data.ended)
+            features = policy.features_of(data.observations, len(data.rewards), settings.batch_size)
+            ended = policy.features_of(data.ended, int(data.last_steps.sum()), settings.batch_size)
         n_steps = len(features)
         with th.no_grad():
             old_log_probs = actor(features, data.option_actions)[1].gather(1, data.actions[:, None])[:, 0]

@@ -17,7 +17,7 @@ from sb3_caps.caps.acting import ActingNetwork
 from sb3_caps.caps.exploration import draw, epsilon_greedy
 from sb3_caps.caps.gate import ACTOR, BEST, SAMPLED_ACTOR, Gate
 from sb3_caps.caps.networks import OptionEstimates, OptionQNetwork, ResidualActor, add_action_values
-from sb3_caps.replay.batches import distinct_rows, with_batch_axis
+from sb3_caps.replay.batches import distinct_rows, part, with_batch_axis
 from sb3_caps.reuse.checks import check_n_envs
 from sb3_caps.reuse.execution import Execution, OptionExecution
 from sb3_caps.reuse.options import OptionSet
@@ -186,6 +186,16 @@ class CAPSPolicy(DQNPolicy):
             network.rescale(factor)
         for actor in (self.actor, self.actor_before, self.actor_best):
             actor.rescale(factor)
+
+    def features_of(self, obs: PyTorchObs, n_rows: int, batch_size: int) -> th.Tensor:
+        """
+        :param obs: many observations
+        :param n_rows: how many
+        :param batch_size: how many to look at in one pass: the layers of images take far more memory than they do
+        :return: what the layers of values see of them
+        """
+        parts = (part(obs, start, start + batch_size) for start in range(0, n_rows, batch_size))
+        return th.cat([self.q_net.features(each) for each in parts])
 
     def evaluate(
         self, obs: PyTorchObs, option_actions: th.Tensor, network: OptionQNetwork | None = None
