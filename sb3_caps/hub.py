@@ -13,9 +13,9 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize, VecVideoRecorder
 
-from sb3_caps.caps import CAPS
+from sb3_caps.caps.reports import ReuseReports
 from sb3_caps.extras import require
-from sb3_caps.reuse.base import PolicyReuseAlgorithm
+from sb3_caps.reuse.base import PolicyReuse
 from sb3_caps.reuse.callbacks import hyperparameters
 from sb3_caps.sources import SourceWorth, evaluate_sources
 
@@ -53,7 +53,7 @@ Or as a source policy for another task: `CAPS(policy, env, source_policies=[load
 
 
 def push_to_hub(
-    model: PolicyReuseAlgorithm,
+    model: PolicyReuse,
     repo_id: str,
     env: VecEnv | Any | str,
     env_id: str | None = None,
@@ -149,11 +149,11 @@ def _name_of(env: VecEnv) -> str:
     return "an environment" if spec is None else str(spec.id)
 
 
-def _worths(model: PolicyReuseAlgorithm, env: VecEnv, n_eval_episodes: int) -> list[SourceWorth]:
+def _worths(model: PolicyReuse, env: VecEnv, n_eval_episodes: int) -> list[SourceWorth]:
     """What the sources, the model and its learner alone are worth."""
     found = evaluate_sources(model.source_policies, env, n_eval_episodes)
     players: dict[str, Any] = {"this model": model}
-    if isinstance(model, CAPS) and model.gate.controller.is_source:
+    if isinstance(model, ReuseReports) and model.gate.controller.is_source:
         players["its learner alone"] = model.learner()
     for name, player in players.items():
         returns, _ = evaluate_policy(player, env, n_eval_episodes, return_episode_rewards=True, warn=False)
@@ -161,7 +161,7 @@ def _worths(model: PolicyReuseAlgorithm, env: VecEnv, n_eval_episodes: int) -> l
     return found
 
 
-def _card(hub: Any, model: PolicyReuseAlgorithm, repo_id: str, env_id: str, worths: list[SourceWorth]) -> str:
+def _card(hub: Any, model: PolicyReuse, repo_id: str, env_id: str, worths: list[SourceWorth]) -> str:
     algorithm = type(model).__name__
     ours = next(each for each in worths if each.name == "this model")
     result = hub.EvalResult(
@@ -180,7 +180,7 @@ def _card(hub: Any, model: PolicyReuseAlgorithm, repo_id: str, env_id: str, wort
     sources = [f"`{source.name}` ({source.kind})" for source in model.source_policies]
     rows = [f"| {each.name} | {each.mean:.4g} | {each.std:.3g} |" for each in worths]
     reuse = ""
-    if isinstance(model, CAPS) and model.num_timesteps > 0:
+    if isinstance(model, ReuseReports) and model.num_timesteps > 0:
         reuse = f"## What was reused\nAs training saw it:\n```\n{model.reuse_summary()}\n```\n\n"
     known = hyperparameters(model)
     text = CARD.format(
@@ -197,7 +197,7 @@ def _card(hub: Any, model: PolicyReuseAlgorithm, repo_id: str, env_id: str, wort
     return f"---\n{data.to_yaml()}\n---\n{text}"
 
 
-def _record(model: PolicyReuseAlgorithm, env: VecEnv, length: int, file: Path) -> None:
+def _record(model: PolicyReuse, env: VecEnv, length: int, file: Path) -> None:
     require("moviepy", "hub")
     with tempfile.TemporaryDirectory() as folder:
         recorder = VecVideoRecorder(env, folder, lambda step: step == 0, video_length=length)

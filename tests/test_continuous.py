@@ -453,7 +453,7 @@ def test_no_warnings_in_a_plain_run() -> None:
 
 def test_terminations_are_probabilities() -> None:
     model = make().learn(300)
-    beta = model.policy.terminations(np.zeros((4, 2), dtype=np.float32))
+    beta = model.policy.values_and_terminations(np.zeros((4, 2), dtype=np.float32))[1]
     assert beta.shape == (4, 3)
     assert ((beta >= 0) & (beta <= 1)).all()
 

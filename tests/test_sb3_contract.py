@@ -68,7 +68,7 @@ def test_compressed_observations_say_why_they_are_no_array() -> None:
 
 def test_steps_without_options_teach_primitives_and_no_source() -> None:
     """Users extend a buffer with steps of their own, also where others were: what sources would do is not known."""
-    arguments: dict[str, Any] = {"buffer_size": 32, "batch_size": 32, "learning_starts": 1000}
+    arguments: dict[str, Any] = {"buffer_size": 32, "batch_size": 32, "learning_starts": 1000, "seed": 0}
     model = CAPS("MlpPolicy", Corridor(), source_policies=[go_right], **arguments).learn(40)
     buffer: Any = model.replay_buffer
     assert buffer.agreements[..., 0].any()

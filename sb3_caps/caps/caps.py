@@ -1,9 +1,8 @@
 """Context-Aware Policy Reuse."""
 
-import pathlib
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -11,33 +10,27 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.preprocessing import is_image_space
-from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
+from stable_baselines3.common.type_aliases import GymEnv, Schedule
 from stable_baselines3.common.utils import get_parameters_by_name, polyak_update
 
 from sb3_caps.caps.arguments import DQN_DEFAULTS, VECTOR_DEFAULTS, Actor, Termination, check_arguments
 from sb3_caps.caps.collector import OptionCollector
-from sb3_caps.caps.learner import LearnerOnly
 from sb3_caps.caps.losses import actor_loss, option_loss, option_targets, termination_loss, vtrace
 from sb3_caps.caps.networks import OptionEstimates
 from sb3_caps.caps.policies import CAPSPolicy, CnnPolicy, MlpPolicy, MultiInputPolicy, OptionState
+from sb3_caps.caps.reports import ReuseReports
 from sb3_caps.caps.selection import CAPSSelector, Selection
-from sb3_caps.caps.summary import ReuseSummary, summarize
-from sb3_caps.files.export import export_model
 from sb3_caps.replay.batches import part
 from sb3_caps.replay.buffers import OptionReplayBuffer
 from sb3_caps.replay.type_aliases import OptionReplayBufferSamples
-from sb3_caps.reuse.callbacks import with_monitor
-from sb3_caps.reuse.evidence import Evidence
-from sb3_caps.reuse.statistics import NOT_ON_SCREEN
 
-SelfCAPS = TypeVar("SelfCAPS", bound="CAPS")
 # Beside the loss of the values: β must not decide how far a step of all goes when its gradient is clipped
 TERMINATION_WEIGHT = 0.1
 # How often each step of the survey is used to fit the values of states before the actor moves
 VALUE_EPOCHS = 20
 
 
-class CAPS(OptionCollector):
+class CAPS(ReuseReports, OptionCollector):
     """
     Context-Aware Policy Reuse (CAPS)
 
@@ -453,70 +446,6 @@ class CAPS(OptionCollector):
         """
         epsilon = 0.0 if deterministic else self.exploration_rate
         return self.policy.predict(observation, state, episode_start, deterministic, epsilon, action_masks)
-
-    def learner(self) -> LearnerOnly:
-        """
-        :return: the learner as it is now, whatever ``predict`` acts by: ``evaluate_policy(model.learner(), env)``
-        """
-        return LearnerOnly(self)
-
-    def learn(
-        self: SelfCAPS,
-        total_timesteps: int = 100_000,
-        callback: MaybeCallback = None,
-        log_interval: int = 4,
-        tb_log_name: str = "CAPS",
-        reset_num_timesteps: bool = True,
-        progress_bar: bool = False,
-    ) -> SelfCAPS:
-        if self.verbose >= 1:
-            sources = [f"{source.name} ({source.kind})" for source in self.options.sources]
-            print(f"Options: {', '.join(sources) or 'no sources'}, {self.options.n_actions} actions")
-        if self.tensorboard_log is not None:
-            callback = with_monitor(callback)
-        super().learn(total_timesteps, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar)
-        if self.safe and self.verbose >= 1:
-            print(self.reuse_summary())
-        return self
-
-    def reuse_summary(self) -> ReuseSummary:
-        """
-        :return: what sources and learner did in training and what they are worth, as far as ``safe`` tried them
-        """
-        if self.num_timesteps == 0:
-            raise ValueError("Nothing was reused yet: call learn first.")
-        return summarize(self.options, self.selector, self._use, self.gate.controller)
-
-    def dump_logs(self) -> None:
-        """
-        Write log data.
-        """
-        if isinstance(self.selector, CAPSSelector):
-            for name, rewards in self.selector.rewards.items():
-                if rewards.n:
-                    self.logger.record(f"reuse/mean_reward/{name}", rewards.mean, exclude=NOT_ON_SCREEN)
-            self._record_who_acts(self.selector.rewards)
-        super().dump_logs()
-
-    def _record_who_acts(self, rewards: dict[str, Evidence]) -> None:
-        controller, names = self.gate.controller, self.options.source_names
-        number = names.index(controller.name) + 1 if controller.is_source else 0
-        self.logger.record("reuse/acts_by", controller.name)
-        self.logger.record("reuse/acts_by_source", number, exclude=NOT_ON_SCREEN)
-        sources = [rewards[name].mean for name in names if name in rewards and rewards[name].n]
-        learner = rewards.get(self.learner().behaviour.name)
-        if sources and learner is not None and learner.n:
-            self.logger.record("reuse/learner_lead", learner.mean - max(sources))
-
-    def export(self, path: str | pathlib.Path) -> None:
-        """
-        Write the model as arrays and a plain description, which ``load`` and ``as_source`` read without running
-        anything, also with ``trust=False``. It acts as the model does, and learns on with a fresh optimizer. Sources
-        that are code, and networks other than standard ones, are refused.
-
-        :param path: the file; ``.npz`` is added to a path without a suffix
-        """
-        export_model(self, path)
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
         return ["policy", "policy.optimizer", "policy.termination_optimizer", "policy.actor_optimizer"], []

@@ -3,15 +3,12 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import copy
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from sb3_caps.caps.gate import LEARNERS, OPTIONS, Gate
 from sb3_caps.reuse.episodes import Behaviour
-
-if TYPE_CHECKING:
-    from sb3_caps.caps.caps import CAPS
 
 
 class LearnerOnly:
@@ -23,7 +20,7 @@ class LearnerOnly:
     :param model: the model, which stays as it is
     """
 
-    def __init__(self, model: "CAPS") -> None:
+    def __init__(self, model: Any) -> None:
         self.model = model
 
     @property
@@ -52,8 +49,11 @@ class LearnerOnly:
         state: tuple[Any, ...] | None = None,
         episode_start: np.ndarray | None = None,
         deterministic: bool = False,
-        action_masks: np.ndarray | None = None,
-    ) -> tuple[np.ndarray, tuple[Any, ...]]:
+        **action_masks: np.ndarray | None,
+    ) -> tuple[np.ndarray, tuple[Any, ...] | None]:
         """As that of the model, see there."""
         with self.acting():
-            return self.model.predict(observation, state, episode_start, deterministic, action_masks)
+            found: tuple[np.ndarray, tuple[Any, ...] | None] = self.model.predict(
+                observation, state, episode_start, deterministic, **action_masks
+            )
+        return found

@@ -4,12 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sb3_caps.caps.gate import ACTOR, EXPLORING, OPTIONS, SAMPLED_ACTOR
-from sb3_caps.caps.selection import CAPSSelector
+from sb3_caps.caps.gate import ACTOR, EXPLORING, MIXING, OPTIONS, SAMPLED_ACTOR
 from sb3_caps.reuse.episodes import Behaviour
 from sb3_caps.reuse.evidence import Evidence
 from sb3_caps.reuse.options import OptionSet
-from sb3_caps.reuse.selectors import Selector
 from sb3_caps.reuse.statistics import OptionUse
 
 
@@ -66,7 +64,7 @@ class ReuseSummary:
         if ours is None:
             return "Nothing was tried in whole episodes."
         # What explores is no candidate: nobody would want to act by it
-        others = (policy for name, policy in known.items() if name not in (EXPLORING.name, ours.name))
+        others = (policy for name, policy in known.items() if name not in (EXPLORING.name, MIXING.name, ours.name))
         rival = max(others, key=_mean, default=ours)
         if _mean(rival) <= _mean(ours):
             return "It was paid most in whole episodes."
@@ -80,17 +78,16 @@ def _mean(policy: PolicySummary) -> float:
     return -np.inf if policy.mean_reward is None else policy.mean_reward
 
 
-def summarize(options: OptionSet, selector: Selector, use: OptionUse, acts_by: Behaviour) -> ReuseSummary:
+def summarize(options: OptionSet, rewards: dict[str, Evidence], use: OptionUse, acts_by: Behaviour) -> ReuseSummary:
     """
     Say what was reused.
 
     :param options: all options of a run
-    :param selector: what chose who acts
+    :param rewards: what each behaviour was paid, by name
     :param use: how often options were followed
     :param acts_by: what ``predict`` acts by
     :return: the same for people
     """
-    rewards = selector.rewards if isinstance(selector, CAPSSelector) else {}
     seen = [each for each in rewards.values() if each.n]
     highest = max((each.mean + each.std for each in seen), default=0.0)
     spread = highest - min((each.mean - each.std for each in seen), default=0.0)
@@ -100,6 +97,6 @@ def summarize(options: OptionSet, selector: Selector, use: OptionUse, acts_by: B
         return (known.mean, known.error(spread), known.n) if known.n else (None, 0.0, 0)
 
     policies = [PolicySummary(name, *of(name), *use.of(slice(i, i + 1))) for i, name in enumerate(options.source_names)]
-    learners = dict.fromkeys([OPTIONS.name, ACTOR.name, SAMPLED_ACTOR.name, EXPLORING.name, acts_by.name])
+    learners = dict.fromkeys([OPTIONS.name, ACTOR.name, SAMPLED_ACTOR.name, EXPLORING.name, MIXING.name, acts_by.name])
     known = [name for name in learners if name in rewards and name not in options.source_names]
     return ReuseSummary([*policies, *(PolicySummary(name, *of(name)) for name in known)], acts_by.name)

@@ -9,6 +9,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize
 import sb3_caps.envs  # noqa: F401 registers our environments
 from sb3_caps.caps import CAPS
 from sb3_caps.commands import working_directory_on_path
+from sb3_caps.continuous import ContinuousCAPS
 from sb3_caps.explorer import page, record
 from sb3_caps.explorer.recording import camera_on
 from sb3_caps.extras import import_string
@@ -51,7 +52,7 @@ def _explore(args: argparse.Namespace) -> int:
     file = model_file(args.model)
     env_name, made = environment(args.env, file, frames=not args.no_frames)
     env, camera = camera_on(made)
-    model = CAPS.load(file, env=env, device="cpu")
+    model = load_model(file, env)
     # SB3 may have added a wrapper: images come with channels first
     env = model.get_env() or env
     try:
@@ -67,6 +68,16 @@ def _explore(args: argparse.Namespace) -> int:
         print(f"episode {number}: return {sum(episode['rewards']):g} in {n_steps} steps, {episode['end']}")
     print(f"Written to {args.output} ({args.output.stat().st_size // 1000:,} kB): open it in a browser.")
     return 0
+
+
+def load_model(file: Path, env: VecEnv) -> CAPS | ContinuousCAPS:
+    """
+    :param file: of a saved model
+    :param env: its environment
+    :return: the model, of the algorithm that is for the actions of the environment
+    """
+    algorithm = ContinuousCAPS if isinstance(env.action_space, gym.spaces.Box) else CAPS
+    return algorithm.load(file, env=env, device="cpu")
 
 
 def environment(given: str | None, model: Path, frames: bool) -> tuple[str, VecEnv]:

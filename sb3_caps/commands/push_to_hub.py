@@ -3,9 +3,8 @@
 import argparse
 from pathlib import Path
 
-from sb3_caps.caps import CAPS
 from sb3_caps.commands import working_directory_on_path
-from sb3_caps.commands.explore import environment
+from sb3_caps.commands.explore import environment, load_model
 from sb3_caps.hub import push_to_hub
 from sb3_caps.sources.load import model_file
 from sb3_caps.studies.shared.arguments import check_at_least
@@ -37,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     with working_directory_on_path():
         file = model_file(args.model)
         env_id, made = environment(args.env, file, frames=args.video > 0)
-        model = CAPS.load(file, env=made, device="cpu")
+        model = load_model(file, made)
         # SB3 may have added a wrapper: images come with channels first
         env = model.get_env() or made
         address = push_to_hub(model, args.repo_id, env, env_id, args.episodes, args.video, args.private)

@@ -1,16 +1,16 @@
 """Context-aware policy reuse for continuous actions."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch as th
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.noise import ActionNoise
-from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, PyTorchObs, Schedule
+from stable_baselines3.common.type_aliases import GymEnv, PyTorchObs, Schedule
 
 from sb3_caps.caps.gate import BEST, MIXING, OPTIONS, RANDOM
-from sb3_caps.caps.summary import PolicySummary, ReuseSummary
+from sb3_caps.caps.reports import ReuseReports
 from sb3_caps.continuous import losses
 from sb3_caps.continuous.base import ActorSample, ContinuousReuseAlgorithm
 from sb3_caps.continuous.buffers import SourceReplayBufferSamples
@@ -20,17 +20,14 @@ from sb3_caps.continuous.start import clone, copy_networks
 from sb3_caps.replay.batches import rows_of
 from sb3_caps.reuse.checks import check_number
 from sb3_caps.reuse.episodes import Behaviour, EpisodeTracker, judging_discount, longest_trial
-from sb3_caps.reuse.evidence import Evidence
-from sb3_caps.reuse.statistics import NOT_ON_SCREEN
 
-SelfContinuousCAPS = TypeVar("SelfContinuousCAPS", bound="ContinuousCAPS")
 # The entropy coefficient that a copy of a source starts with, in units of the spread of values: it explores around it
 STARTING_ENT_COEF = 0.01
 # Of so many batches β learns from one: it is classified, and does not have to be right to a decimal
 TERMINATION_INTERVAL = 4
 
 
-class ContinuousCAPS(ContinuousReuseAlgorithm):
+class ContinuousCAPS(ReuseReports, ContinuousReuseAlgorithm):
     """
     Context-Aware Policy Reuse (CAPS) for continuous actions
 
@@ -328,46 +325,3 @@ class ContinuousCAPS(ContinuousReuseAlgorithm):
             return 0.0
         answers = data.source_actions[:, self.options.names.index(guide.name)]
         return weight * losses.pull_loss(sample.means, answers, sample.values)
-
-    def learn(
-        self: SelfContinuousCAPS,
-        total_timesteps: int,
-        callback: MaybeCallback = None,
-        log_interval: int = 4,
-        tb_log_name: str | None = None,
-        reset_num_timesteps: bool = True,
-        progress_bar: bool = False,
-    ) -> SelfContinuousCAPS:
-        super().learn(total_timesteps, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar)
-        if self.verbose >= 1 and self.options.n_sources:
-            print(self.reuse_summary())
-        return self
-
-    def reuse_summary(self) -> ReuseSummary:
-        """
-        :return: what sources and learner did in training and what they are worth, as far as they were tried
-        """
-        if self.num_timesteps == 0:
-            raise ValueError("Nothing was reused yet: call learn first.")
-        rewards = self.selector.rewards
-        bounds = [each.mean + sign * each.std for each in rewards.values() for sign in (-1, 1)] or [0.0]
-        spread = max(bounds) - min(bounds)
-
-        def of(name: str) -> tuple[float | None, float, int]:
-            known = rewards.get(name, Evidence())
-            return (known.mean, known.error(spread), known.n) if known.n else (None, 0.0, 0)
-
-        sources = [
-            PolicySummary(name, *of(name), *self._use.of(slice(i, i + 1))) for i, name in enumerate(self.source_names)
-        ]
-        learners = dict.fromkeys([OPTIONS.name, *(each.name for each in LEARNING), self.gate.controller.name])
-        known = [name for name in learners if name in rewards and name not in self.source_names]
-        return ReuseSummary([*sources, *(PolicySummary(name, *of(name)) for name in known)], self.gate.controller.name)
-
-    def dump_logs(self) -> None:
-        """Write log data."""
-        for name, rewards in self.selector.rewards.items():
-            if rewards.n:
-                self.logger.record(f"reuse/mean_reward/{name}", rewards.mean, exclude=NOT_ON_SCREEN)
-        self.logger.record("reuse/acts_by", self.gate.controller.name)
-        super().dump_logs()

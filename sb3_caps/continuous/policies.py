@@ -152,15 +152,27 @@ class ContinuousCAPSPolicy(SACPolicy):
         options = execution.next_options(active, starts, ends, chosen)
         return options, actions[np.arange(len(options)), options]
 
-    def terminations(self, observation: np.ndarray | dict[str, np.ndarray]) -> np.ndarray:
+    def values_and_terminations(self, observation: np.ndarray | dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         """
         :param observation: Observations
-        :return: β of each option there, of shape (states, options)
+        :return: the values of what each option would do there, by the critic that ``predict`` acts by, and β of each,
+            both of shape (states, options). Sources are asked as at the start of an episode.
         """
         self.set_training_mode(False)
-        tensors, _ = self.obs_to_tensor(observation)
+        tensors, vectorized = self.obs_to_tensor(observation)
+        emitted = self.options.as_emitted(observation if vectorized else with_batch_axis(observation), normalized=True)
         with th.no_grad():
-            return th.sigmoid(self.termination_logits(tensors, self.gate.controller in BEST.values())).cpu().numpy()
+            own = self._predict(tensors, deterministic=True)
+            starts = np.ones(len(own), dtype=bool)
+            answers, _ = self.options.actions(emitted, self.options.initial_states(), starts)
+            candidates = th.cat([th.as_tensor(answers, device=self.device), own[:, None]], dim=1)
+            best = self.gate.controller in BEST.values()
+            values = self.values_of(self.critic_best if best else self.critic, tensors, candidates)
+            # Without sources nothing else can be better
+            beta = th.zeros_like(values)
+            if self.options.n_sources:
+                beta = self.termination_logits(tensors, best).sigmoid()
+        return values.cpu().numpy(), beta.cpu().numpy()
 
     def _predict(self, observation: PyTorchObs, deterministic: bool = False) -> th.Tensor:
         best = self.gate.controller in BEST.values()
@@ -184,7 +196,7 @@ class ContinuousCAPSPolicy(SACPolicy):
         :return: the actions and the next state
         """
         controller = self.gate.controller
-        if controller in (ACTOR, BEST[ACTOR]):
+        if controller in (ACTOR, BEST[ACTOR]) or not self.options.n_sources:
             return super().predict(observation, state, episode_start, deterministic)
         self.set_training_mode(False)
         tensors, vectorized = self.obs_to_tensor(observation)

@@ -192,7 +192,9 @@ function go(to) {
     node(now, "b", { style: `background:${option.colour}` }, option.name);
     now.append(` (step ${t - since + 1} with it)`);
     node(now, "br");
-    now.append(`Action: ${data.actions[episode.actions[t]]}, reward ${shown(episode.rewards[t])}`);
+    const action = episode.actions[t];
+    const done = Array.isArray(action) ? `(${action.flat(9).map(shown).join(", ")})` : data.actions[action];
+    now.append(`Action: ${done}, reward ${shown(episode.rewards[t])}`);
   }
   node(now, "br");
   now.append(`Return so far: ${shown(sum)}`);

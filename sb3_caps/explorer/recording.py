@@ -1,6 +1,6 @@
 """What happens in episodes of a CAPS model, as plain numbers and texts."""
 
-from typing import Any, SupportsFloat
+from typing import Any, SupportsFloat, TypeAlias
 
 import gymnasium as gym
 import numpy as np
@@ -9,11 +9,14 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecEnvWrapper
 from sb3_caps.caps import CAPS
 from sb3_caps.caps.gate import BEST, OPTIONS
 from sb3_caps.colours import option_colour
+from sb3_caps.continuous import ContinuousCAPS
 from sb3_caps.envs.grid import GridMap
 from sb3_caps.explorer.pictures import Pictures
 from sb3_caps.reuse.action_names import action_names, option_labels
 from sb3_caps.reuse.callbacks import Episode, run_episode
 from sb3_caps.studies.shared.options import option_table, simplest_options
+
+Explorable: TypeAlias = CAPS | ContinuousCAPS
 
 
 class Camera(gym.Wrapper):
@@ -72,7 +75,7 @@ def camera_on(env: gym.Env | VecEnv) -> tuple[VecEnv, Camera]:
     return env, camera
 
 
-def record(model: CAPS, env: VecEnv, camera: Camera, episodes: int, seed: int, max_steps: int) -> dict[str, Any]:
+def record(model: Explorable, env: VecEnv, camera: Camera, episodes: int, seed: int, max_steps: int) -> dict[str, Any]:
     """
     :param model: what acts
     :param env: where, with a camera in it
@@ -107,14 +110,14 @@ def record(model: CAPS, env: VecEnv, camera: Camera, episodes: int, seed: int, m
     }
 
 
-def _unit_of_values(model: CAPS) -> tuple[float, str]:
+def _unit_of_values(model: Explorable) -> tuple[float, str]:
     """What to multiply values with to have them in rewards, and what to call what comes out."""
-    unit = model._scale.value if model.normalize_returns else 0.0
+    unit = model._scale.value if isinstance(model, CAPS) and model.normalize_returns else 0.0
     rewards = "rewards" if model.get_vec_normalize_env() is None else "rewards as VecNormalize scales them"
     return unit or 1.0, f"in {rewards}, discounted by {model.gamma:g} in each step"
 
 
-def _ending(model: CAPS, labels: list[str]) -> str:
+def _ending(model: Explorable, labels: list[str]) -> str:
     """Why an option ends, or goes on, in these episodes."""
     controller = model.gate.controller
     if controller.is_source:
@@ -126,6 +129,8 @@ def _ending(model: CAPS, labels: list[str]) -> str:
         return f"Here the {controller.name} chooses an option in every step, whatever values and β say."
     if model.policy.execution.mode == "call-and-return":
         return "Here an option ends from 0.5 on."
+    if not isinstance(model, CAPS):
+        return "Here an option ends where the critic values what another one does more."
     margin = f" by {model.policy.margin:g}" if model.policy.margin else ""
     return f"Here a single action ends after each step, a source where another option's value is higher{margin}."
 
@@ -158,10 +163,14 @@ def grid_map_of(env: gym.Env) -> GridMap | None:
     return found if isinstance(found, GridMap) and hasattr(env.unwrapped, "position") else None
 
 
-def _map(model: CAPS, camera: Camera) -> dict[str, Any] | None:
+def _map(model: Explorable, camera: Camera) -> dict[str, Any] | None:
     """The map of the grid, with what the model does in each cell, where it sees cells."""
     grid_map = grid_map_of(camera)
-    if grid_map is None or model.observation_space != gym.spaces.Discrete(grid_map.n_cells):
+    if (
+        grid_map is None
+        or not isinstance(model, CAPS)
+        or model.observation_space != gym.spaces.Discrete(grid_map.n_cells)
+    ):
         return None
     table = option_table(model, np.arange(grid_map.n_cells))
     best = table.values.argmax(axis=1)

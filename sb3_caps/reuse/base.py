@@ -1,16 +1,17 @@
-"""What CAPS shares with its deep baselines: a DQN that has source policies."""
+"""What all algorithms with source policies share, and a DQN that has them."""
 
 import io
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, RolloutReturn, Schedule
 from stable_baselines3.common.utils import get_system_info
 from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.dqn.dqn import DQN
@@ -28,21 +29,22 @@ from sb3_caps.reuse.statistics import OptionUse
 from sb3_caps.sources import ObservationNormalizer, Observations, SourcePolicy, as_sources, unwrapped
 from sb3_caps.sources.load import refusal
 
-SelfPolicyReuse = TypeVar("SelfPolicyReuse", bound="PolicyReuseAlgorithm")
+SelfPolicyReuse = TypeVar("SelfPolicyReuse", bound="PolicyReuse")
 
 
-class PolicyReuseAlgorithm(DQN):
+class PolicyReuse(OffPolicyAlgorithm):
     """
-    Base of the algorithms that learn a new task with the help of source policies.
+    What an algorithm of SB3 needs to have source policies, whatever its actions are: a class before its own.
 
-    :param args: The arguments of SB3's DQN, in its order
+    :param args: The arguments of SB3's algorithm, in its order
     :param source_policies: The policies to reuse: a list of anything that ``as_source`` takes, or a dictionary by name
-    :param exploration_schedule: The exploration rate as a function of the remaining progress,
-        in place of DQN's three ``exploration_*`` numbers
+    :param kwargs: The arguments of SB3's algorithm by name
     """
 
+    options_class: ClassVar[type[OptionSet]] = OptionSet
     options: OptionSet
-    action_space: spaces.Discrete
+    # How many steps there were before the one that is under way, None once that is stored
+    _steps_before: int | None = None
 
     def __new__(cls: type[SelfPolicyReuse], *args: Any, **kwargs: Any) -> SelfPolicyReuse:
         # Python says which argument there is not, and not which one was meant
@@ -54,12 +56,11 @@ class PolicyReuseAlgorithm(DQN):
         self,
         *args: Any,
         source_policies: Sequence[Any] | Mapping[str, Any] | None = None,
-        exploration_schedule: Schedule | None = None,
+        **kwargs: Any,
     ) -> None:
-        super().__init__(*args, _init_setup_model=False)  # type: ignore[misc]
+        super().__init__(*args, **kwargs, _init_setup_model=False)  # type: ignore[call-arg]
         # Under the name under which `load` puts it there
         vars(self)["source_policies"] = source_policies
-        self.given_exploration_schedule = exploration_schedule
         # Whether the environments were, since the last run began
         self._was_reset = False
 
@@ -67,8 +68,6 @@ class PolicyReuseAlgorithm(DQN):
         checks.check_numbers(self)
         self._setup_options()
         self._check_arguments()
-        # It is not saved, so it can be there already only because it was passed to `load`
-        self.given_exploration_schedule = self.__dict__.pop("exploration_schedule", self.given_exploration_schedule)
         # What the policy and the buffer need of us, besides what the user passes on to them
         policy_kwargs: dict[str, Any] = self.policy_kwargs
         replay_buffer_kwargs: dict[str, Any] = self.replay_buffer_kwargs
@@ -82,7 +81,6 @@ class PolicyReuseAlgorithm(DQN):
             super()._setup_model()
         finally:
             self.policy_kwargs, self.replay_buffer_kwargs = policy_kwargs, replay_buffer_kwargs
-        self.exploration_schedule = self.given_exploration_schedule or self.exploration_schedule
         self._setup_schedules(self._total_timesteps)
         used: OptionUse | None = vars(self).get("_use")
         self._use = used if used is not None and len(used.steps) == len(self.options) else OptionUse(len(self.options))
@@ -110,7 +108,7 @@ class PolicyReuseAlgorithm(DQN):
         self._schedules = {name: schedule_over(value, total_timesteps) for name, value in self._scheduled().items()}
 
     def _scheduled(self) -> dict[str, Any]:
-        """:return: numbers and schedules by name, beside those of DQN"""
+        """:return: numbers and schedules by name, beside those of SB3"""
         return {}
 
     def _scheduled_value(self, name: str) -> float:
@@ -143,7 +141,7 @@ class PolicyReuseAlgorithm(DQN):
         stored: OptionSet | None = self.__dict__.get("options")
         if given is not None or stored_names is None:
             emitted_space = _emitted_space(self.env) if self.env is not None else self.observation_space
-            self.options = OptionSet(given, emitted_space, self.action_space)
+            self.options = self.options_class(given, emitted_space, self.action_space)  # type: ignore[arg-type]
         elif stored is None:
             raise ValueError(f"The source policies {stored_names} were not saved with the model: pass source_policies.")
         if stored_names is not None and len(stored_names) != self.options.n_sources:
@@ -206,8 +204,6 @@ class PolicyReuseAlgorithm(DQN):
         self._setup_schedules(total_timesteps)
         if isinstance(self.learning_rate, PiecewiseLinear):
             self.lr_schedule = self.learning_rate.over(total_timesteps)
-        if isinstance(self.given_exploration_schedule, PiecewiseLinear):
-            self.exploration_schedule = self.given_exploration_schedule.over(total_timesteps)
         assert self.env is not None
         # Once for a run: environments may be in other processes
         self._option_labels = option_labels(self.options.names, self.options.n_sources, action_names(self.env))
@@ -234,6 +230,18 @@ class PolicyReuseAlgorithm(DQN):
         """
         return self.options.as_emitted(self._original_observations())
 
+    def collect_rollouts(self, env: VecEnv, callback: BaseCallback, *args: Any, **kwargs: Any) -> RolloutReturn:
+        """
+        Collect experience, see SB3. A step at which a callback ends the run is stored too: SB3 would leave it out, and
+        what follows would be counted to an episode that may be over.
+        """
+        try:
+            return super().collect_rollouts(env, callback, *args, **kwargs)
+        finally:
+            if self._steps_before is not None and self._steps_before < self.num_timesteps:
+                names = ("replay_buffer", "buffer_actions", "new_obs", "rewards", "dones", "infos")
+                self._store_transition(*(callback.locals[name] for name in names))
+
     def _store_transition(
         self,
         replay_buffer: ReplayBuffer,
@@ -243,6 +251,7 @@ class PolicyReuseAlgorithm(DQN):
         dones: np.ndarray,
         infos: list[dict[str, Any]],
     ) -> None:
+        self._steps_before = None
         self._check_step(new_obs, reward, dones, infos)
         super()._store_transition(replay_buffer, buffer_action, new_obs, reward, dones, infos)
         self._last_episode_starts = dones
@@ -265,6 +274,18 @@ class PolicyReuseAlgorithm(DQN):
         checks.check_observations(new_obs, self.num_timesteps)
         if dones.any():
             checks.check_terminal_observations(dones, infos, self.num_timesteps)
+
+    def learn(
+        self: SelfPolicyReuse,
+        total_timesteps: int = 100_000,
+        callback: MaybeCallback = None,
+        log_interval: int = 4,
+        tb_log_name: str | None = None,
+        reset_num_timesteps: bool = True,
+        progress_bar: bool = False,
+    ) -> SelfPolicyReuse:
+        name = tb_log_name or type(self).__name__
+        return super().learn(total_timesteps, callback, log_interval, name, reset_num_timesteps, progress_bar)
 
     def dump_logs(self) -> None:
         """
@@ -346,9 +367,10 @@ class PolicyReuseAlgorithm(DQN):
 
         :param path: Path to the file where the replay buffer should be saved
         """
-        if isinstance(self.replay_buffer, OptionReplayBuffer):
-            self.replay_buffer.option_names = self.options.names
-        write_pickle(path, self.replay_buffer)
+        buffer: Any = self.replay_buffer
+        if hasattr(buffer, "option_names"):
+            buffer.option_names = self.options.names
+        write_pickle(path, buffer)
 
     def load_replay_buffer(self, path: str | pathlib.Path | io.BufferedIOBase, truncate_last_traj: bool = True) -> None:
         """
@@ -370,7 +392,38 @@ class PolicyReuseAlgorithm(DQN):
         self.replay_buffer = found
 
     def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "_schedules", "exploration_schedule"]
+        return [*super()._excluded_save_params(), "_schedules"]
+
+
+class PolicyReuseAlgorithm(PolicyReuse, DQN):
+    """
+    Base of the algorithms with discrete actions: a DQN that has source policies.
+
+    :param args: The arguments of SB3's DQN, in its order
+    :param exploration_schedule: The exploration rate as a function of the remaining progress,
+        in place of DQN's three ``exploration_*`` numbers
+    :param kwargs: see ``PolicyReuse``
+    """
+
+    action_space: spaces.Discrete
+
+    def __init__(self, *args: Any, exploration_schedule: Schedule | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.given_exploration_schedule = exploration_schedule
+
+    def _setup_model(self) -> None:
+        # It is not saved, so it can be there already only because it was passed to `load`
+        self.given_exploration_schedule = self.__dict__.pop("exploration_schedule", self.given_exploration_schedule)
+        super()._setup_model()
+        self.exploration_schedule = self.given_exploration_schedule or self.exploration_schedule
+
+    def _start_run(self) -> None:
+        super()._start_run()
+        if isinstance(self.given_exploration_schedule, PiecewiseLinear):
+            self.exploration_schedule = self.given_exploration_schedule.over(self._total_timesteps)
+
+    def _excluded_save_params(self) -> list[str]:
+        return [*super()._excluded_save_params(), "exploration_schedule"]
 
 
 def _emitted_space(env: VecEnv) -> spaces.Space:

@@ -157,7 +157,7 @@ class OptionMonitor(HyperparameterLog):
             self._writer.writer.add_custom_scalars(LAYOUT)
 
     def _init_callback(self) -> None:
-        if not hasattr(self.model.policy, "values_and_terminations"):
+        if not hasattr(self.model, "learner"):
             raise ValueError(f"OptionMonitor is for CAPS, not {type(self.model).__name__}: see HyperparameterLog.")
         self._states: deque[Observations] = deque(maxlen=max(1, self.n_states // self.training_env.num_envs))
         self._last_look = self.num_timesteps
@@ -183,7 +183,7 @@ class OptionMonitor(HyperparameterLog):
             normalizer = model.get_vec_normalize_env()
             rewards = found["rewards"] if normalizer is None else normalizer.get_original_reward()
             observation = {key: value[:1].copy() for key, value in _by_key(model._last_obs).items()}
-            self._steps.append((observation, found["actions"][0], found["options"][0], rewards[0]))
+            self._steps.append((observation, found["actions"][0], model._last_options[0], rewards[0]))  # type: ignore[attr-defined]
         if found["dones"][0]:
             if len(self._steps) <= LONGEST_TIMELINE:
                 self._latest = self._steps, model._tracker.behaviours[0]  # type: ignore[attr-defined]
@@ -274,7 +274,9 @@ def run_episode(model: Any, env: VecEnv, max_steps: int | None = None) -> Episod
         observations.append(observation)
         values, terminations = model.policy.values_and_terminations(observation)
         observation, reward, start, info = env.step(action)
-        rows.append((action, state[0], values, terminations, reward))
+        # An algorithm for continuous actions that has no sources has no state
+        active = np.array([model.options.n_sources]) if state is None else state[0]
+        rows.append((action, active, values, terminations, reward))
         infos.append(info[0])
     actions, options, values, terminations, rewards = (np.concatenate(column) for column in zip(*rows, strict=True))
     return Episode(observations, actions, options, values, terminations, rewards, infos)

@@ -27,7 +27,7 @@ class EpisodeLog(BaseCallback):
         self._file: TextIO | None = None
 
     def _init_callback(self) -> None:
-        if not hasattr(self.model, "gate"):
+        if not hasattr(self.model, "learner"):
             raise ValueError(f"EpisodeLog is for CAPS, not {type(self.model).__name__}.")
 
     def _on_training_start(self) -> None:

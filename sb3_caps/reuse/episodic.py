@@ -7,10 +7,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 from stable_baselines3.common.buffers import ReplayBuffer
-from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.noise import ActionNoise
-from stable_baselines3.common.type_aliases import MaybeCallback, RolloutReturn, Schedule
-from stable_baselines3.common.vec_env import VecEnv
+from stable_baselines3.common.type_aliases import Schedule
 from stable_baselines3.dqn.dqn import DQN
 
 from sb3_caps.reuse.base import PolicyReuseAlgorithm
@@ -60,8 +58,6 @@ class EpisodicReuseAlgorithm(PolicyReuseAlgorithm):
         # What recurrent sources remember, and the option that each environment followed in the last step
         self._source_states: SourceStates = ()
         self._last_options = np.zeros(0, dtype=np.int64)
-        # How many steps there were before the one that is under way, None once that is stored
-        self._steps_before: int | None = None
 
         if _init_setup_model:
             self._setup_model()
@@ -107,18 +103,6 @@ class EpisodicReuseAlgorithm(PolicyReuseAlgorithm):
             self._sources, self._last_options = np.zeros((2, self.n_envs), dtype=np.int64)
             self._source_states = self.options.initial_states()
             self.selector.begin()
-
-    def collect_rollouts(self, env: VecEnv, callback: BaseCallback, *args: Any, **kwargs: Any) -> RolloutReturn:
-        """
-        Collect experience, see SB3. A step at which a callback ends the run is stored too: SB3 would leave it out, and
-        what follows would be counted to an episode that may be over.
-        """
-        try:
-            return super().collect_rollouts(env, callback, *args, **kwargs)
-        finally:
-            if self._steps_before is not None and self._steps_before < self.num_timesteps:
-                names = ("replay_buffer", "buffer_actions", "new_obs", "rewards", "dones", "infos")
-                self._store_transition(*(callback.locals[name] for name in names))
 
     def _sample_action(
         self, learning_starts: int, action_noise: ActionNoise | None = None, n_envs: int = 1
@@ -167,7 +151,6 @@ class EpisodicReuseAlgorithm(PolicyReuseAlgorithm):
         dones: np.ndarray,
         infos: list[dict[str, Any]],
     ) -> None:
-        self._steps_before = None
         super()._store_transition(replay_buffer, buffer_action, new_obs, reward, dones, infos)
         # Compared by what the task pays, whatever the learner's rewards are scaled to
         normalizer = self._vec_normalize_env
@@ -183,15 +166,3 @@ class EpisodicReuseAlgorithm(PolicyReuseAlgorithm):
             else:
                 self.logger.record(f"reuse/{tag}", value)
         super().dump_logs()
-
-    def learn(
-        self: SelfEpisodicReuse,
-        total_timesteps: int = 100_000,
-        callback: MaybeCallback = None,
-        log_interval: int = 4,
-        tb_log_name: str | None = None,
-        reset_num_timesteps: bool = True,
-        progress_bar: bool = False,
-    ) -> SelfEpisodicReuse:
-        name = tb_log_name or type(self).__name__
-        return super().learn(total_timesteps, callback, log_interval, name, reset_num_timesteps, progress_bar)
