@@ -20,7 +20,7 @@ from sb3_caps.caps.summary import PolicySummary, ReuseSummary
 from sb3_caps.commands import main
 from sb3_caps.explorer import record
 from sb3_caps.explorer.recording import camera_on
-from sb3_caps.reuse.callbacks import OptionMonitor, ReuseEvalCallback, run_episode
+from sb3_caps.reuse.callbacks import Episode, OptionMonitor, ReuseEvalCallback, run_episode
 from sb3_caps.reuse.episode_log import EpisodeLog
 from sb3_caps.reuse.episodes import Behaviour
 from tests.toy_box import ToyBox, away, home
@@ -58,7 +58,7 @@ def test_the_learner_acts_whatever_the_gate_says() -> None:
     np.testing.assert_array_equal(found_state[0], state[0])
     with learner.acting():
         np.testing.assert_array_equal(model.predict(observations, deterministic=True)[0], learned)
-    assert evaluate_policy(model.learner(), make_vec_env(ToyBox, seed=1), 2)[0] < 0  # type: ignore[arg-type, operator]
+    assert evaluate_policy(model.learner(), make_vec_env(ToyBox, seed=1), 2)[0] < 0  # type: ignore[operator]
 
 
 def test_evaluation_tells_the_learner_from_the_model(tmp_path: Path) -> None:
@@ -93,8 +93,13 @@ def test_evaluation_tells_the_learner_from_the_model(tmp_path: Path) -> None:
 
 
 def test_the_monitor_follows_an_episode_of_its_own(tmp_path: Path) -> None:
-    seen: list[Any] = []
-    monitor = OptionMonitor(ToyBox(), every=100, n_states=8, draw=lambda model, episode: seen.append(episode) or {})
+    seen: list[Episode] = []
+
+    def draw(model: ContinuousCAPS, episode: Episode) -> dict[str, Any]:
+        seen.append(episode)
+        return {}
+
+    monitor = OptionMonitor(ToyBox(), every=100, n_states=8, draw=draw)
     make(tensorboard_log=str(tmp_path)).learn(200, callback=monitor)
     assert len(seen) == 2
     for episode in seen:
