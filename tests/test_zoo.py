@@ -44,6 +44,10 @@ def balance(observations: np.ndarray) -> np.ndarray:
     return (observations[:, 2] + observations[:, 3] > 0).astype(np.int64)
 
 
+def slow_down(observations: np.ndarray) -> np.ndarray:
+    return np.clip(-2.0 * observations[:, 2:], -2.0, 2.0)
+
+
 def make_constant(action: int) -> Any:
     return lambda observations: np.full(len(observations), action)
 
@@ -311,7 +315,7 @@ def test_evaluations_of_a_run_tell_of_the_learner_too(folder: Path, capsys: pyte
     assert (folder / "logs/caps/CartPole-v1_1/episodes.csv").is_file()
 
 
-@pytest.mark.parametrize("algo", ["caps", "prql", "ops_tl", "jump_start", "qdagger"])
+@pytest.mark.parametrize("algo", ALGORITHMS)
 def test_what_is_sampled_fits_the_algorithm(algo: str) -> None:
     register()
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
@@ -322,7 +326,8 @@ def test_what_is_sampled_fits_the_algorithm(algo: str) -> None:
         # What a trial stores gives the same arguments as what it ran with
         assert hyperparams_opt.HYPERPARAMS_CONVERTER[algo](dict(trial.params)) == sampled
         algorithm: Any = ALGORITHMS[algo]
-        algorithm("MlpPolicy", "CartPole-v1", source_policies=[balance], buffer_size=100, **sampled)
+        env, source = ("CartPole-v1", balance) if issubclass(algorithm, DQN) else ("Pendulum-v1", slow_down)
+        algorithm("MlpPolicy", env, source_policies=[source], buffer_size=100, **sampled)
 
 
 def test_a_sequence_fits_into_a_batch() -> None:

@@ -196,14 +196,18 @@ def find_misfit(source: "SourcePolicy", env: "gym.Env[Any, Any]") -> str | None:
     :return: why the source cannot act in it, None if it can
     """
     import numpy as np
-    from gymnasium.spaces import Discrete
+    from gymnasium.spaces import Box, Discrete
 
+    from sb3_caps.continuous.options import BoxOptionSet
     from sb3_caps.reuse.options import OptionSet
 
     try:
-        if not isinstance(env.action_space, Discrete):
-            raise ValueError(f"the environment takes {env.action_space}, and policy reuse needs discrete actions.")
-        options = OptionSet([source], env.observation_space, env.action_space)
+        if not isinstance(env.action_space, (Box, Discrete)):
+            raise ValueError(
+                f"the environment takes {env.action_space}, and policy reuse needs Discrete or Box actions."
+            )
+        options_class = BoxOptionSet if isinstance(env.action_space, Box) else OptionSet
+        options = options_class([source], env.observation_space, env.action_space)
         observation, _ = env.reset(seed=0)
         batch: Any = (
             {key: np.asarray(value)[None] for key, value in observation.items()}

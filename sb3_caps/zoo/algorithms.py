@@ -5,8 +5,9 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.dqn.dqn import DQN
 
-from sb3_caps import CAPS, OPSTL, PRQL, JumpStart, QDagger
+from sb3_caps import CAPS, CUP, IBRL, OPSTL, PRQL, ContinuousCAPS, JumpStart, QDagger
 from sb3_caps.extras import require
 
 zoo_utils = require("rl_zoo3.utils", "zoo")
@@ -18,6 +19,9 @@ ALGORITHMS: dict[str, type[BaseAlgorithm]] = {
     "ops_tl": OPSTL,
     "jump_start": JumpStart,
     "qdagger": QDagger,
+    "continuous_caps": ContinuousCAPS,
+    "cup": CUP,
+    "ibrl": IBRL,
 }
 
 Suggestion: TypeAlias = Callable[[Any, str], Any]
@@ -32,7 +36,7 @@ def _between(low: float, high: float, log: bool = False) -> Suggestion:
     return suggest
 
 
-# What is sampled for each algorithm, beside DQN's hyperparameters
+# What is sampled for each algorithm, beside the hyperparameters of DQN or SAC
 SAMPLED: dict[str, dict[str, Suggestion]] = {
     "caps": {"termination_regularization": _between(1e-3, 0.1, log=True), "sequence_length_pow": _between(0, 4)},
     "prql": {"reuse_decay": _between(0.9, 0.999), "temperature_growth": _between(0.005, 0.5, log=True)},
@@ -43,6 +47,9 @@ SAMPLED: dict[str, dict[str, Suggestion]] = {
         "average_episodes": _between(1, 10),
     },
     "qdagger": {"teacher_fraction": _between(0.02, 0.3, log=True), "temperature": _between(0.001, 0.1, log=True)},
+    "continuous_caps": {"pull": _between(0.5, 20.0, log=True)},
+    "cup": {"guidance": _between(0.1, 10.0, log=True), "bound": _between(0.05, 1.0, log=True)},
+    "ibrl": {},
 }
 
 
@@ -53,14 +60,14 @@ def register() -> None:
     """
     zoo_utils.ALGOS.update(ALGORITHMS)
     hyperparams_opt.HYPERPARAMS_SAMPLER.update({algo: partial(sample_params, algo) for algo in ALGORITHMS})
-    hyperparams_opt.HYPERPARAMS_CONVERTER.update(dict.fromkeys(ALGORITHMS, convert_params))
+    hyperparams_opt.HYPERPARAMS_CONVERTER.update({algo: partial(convert_params, algo=algo) for algo in ALGORITHMS})
 
 
 def sample_params(
     algo: str, trial: Any, n_actions: int, n_envs: int, additional_args: dict[str, Any]
 ) -> dict[str, Any]:
     """
-    Sample hyperparameters: those of DQN, and the algorithm's own.
+    Sample hyperparameters: those of DQN or SAC, and the algorithm's own.
 
     :param algo: a name in ``ALGORITHMS``
     :param trial: Optuna's trial
@@ -69,19 +76,27 @@ def sample_params(
     :param additional_args: what rl_zoo3 passes to its samplers
     :return: arguments for the algorithm
     """
-    hyperparams = hyperparams_opt.sample_dqn_params(trial, n_actions, n_envs, additional_args)
-    return _completed(hyperparams | {name: suggest(trial, name) for name, suggest in SAMPLED[algo].items()})
+    of_base = hyperparams_opt.sample_dqn_params if _is_dqn(algo) else hyperparams_opt.sample_sac_params
+    hyperparams = of_base(trial, n_actions, n_envs, additional_args)
+    return _completed(hyperparams | {name: suggest(trial, name) for name, suggest in SAMPLED[algo].items()}, algo)
 
 
-def convert_params(sampled_params: dict[str, Any]) -> dict[str, Any]:
+def convert_params(sampled_params: dict[str, Any], algo: str = "caps") -> dict[str, Any]:
     """
     :param sampled_params: the parameters of a trial, as Optuna stores them
+    :param algo: a name in ``ALGORITHMS``
     :return: arguments for the algorithm
     """
-    return _completed(hyperparams_opt.convert_offpolicy_params(sampled_params))
+    return _completed(hyperparams_opt.convert_offpolicy_params(sampled_params), algo)
 
 
-def _completed(hyperparams: dict[str, Any]) -> dict[str, Any]:
+def _is_dqn(algo: str) -> bool:
+    return issubclass(ALGORITHMS[algo], DQN)
+
+
+def _completed(hyperparams: dict[str, Any], algo: str) -> dict[str, Any]:
+    if not _is_dqn(algo):
+        return hyperparams
     # DQN's sampler means targets that are copied
     hyperparams["tau"] = 1.0
     if "termination_regularization" in hyperparams:

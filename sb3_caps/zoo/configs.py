@@ -12,6 +12,8 @@ from sb3_caps.zoo.runs import latest_model
 
 zoo_utils = require("rl_zoo3.utils", "zoo")
 
+# Peers that are compared have the same settings
+SAME_AS = {"cup": "continuous_caps", "ibrl": "continuous_caps"}
 # What a source policy may say in a config when it is more than a string.
 SOURCE_KEYS = ("source", "kwargs", "name", "observation_map", "action_map")
 
@@ -23,7 +25,7 @@ def find_config(algo: str, env_id: str) -> str | None:
     :return: our settings for that algorithm: in ``zoo_configs`` of the working directory, of the repository or of the
         installed package; None to use those of rl_zoo3, for its own algorithms on environments that only it knows
     """
-    found = config_file(algo, [Path("zoo_configs")])
+    found = config_file(SAME_AS.get(algo, algo), [Path("zoo_configs")])
     if found is None:
         return None
     theirs = Path(zoo_utils.__file__).parent / "hyperparams" / f"{algo}.yml"

@@ -64,6 +64,11 @@ class PolicyReuseManager(exp_manager.ExperimentManager):  # type: ignore[name-de
         self.feature_models: list[Any] = []
         self.source_folders = [Path(self.config).parent] if Path(self.config).is_file() else []
 
+    @property
+    def has_learner(self) -> bool:
+        """Whether the model may act by a source, and its learner alone can be judged: CAPS, whatever its actions."""
+        return hasattr(zoo_utils.ALGOS[self.algo], "learner")
+
     def read_hyperparameters(self) -> tuple[dict[str, Any], dict[str, Any]]:
         hyperparams, saved_hyperparams = self._read_variant()
         own_eval_env_kwargs = hyperparams.pop("eval_env_kwargs", None)
@@ -217,7 +222,7 @@ class PolicyReuseManager(exp_manager.ExperimentManager):  # type: ignore[name-de
         return results
 
     def create_callbacks(self) -> None:
-        if self.algo == "caps":
+        if self.has_learner:
             with replaced(exp_manager, EvalCallback=ReuseEvalCallback):
                 super().create_callbacks()
             if not self.optimize_hyperparameters:
@@ -227,7 +232,7 @@ class PolicyReuseManager(exp_manager.ExperimentManager):  # type: ignore[name-de
         if self.tensorboard_log is None or self.optimize_hyperparameters:
             return
         if not any(isinstance(callback, HyperparameterLog) for callback in self.callbacks):
-            self.callbacks.append(OptionMonitor() if self.algo == "caps" else HyperparameterLog())
+            self.callbacks.append(OptionMonitor() if self.has_learner else HyperparameterLog())
         for callback in self.callbacks:
             if isinstance(callback, OptionMonitor) and callback.eval_env is None:
                 callback.eval_env = self.create_envs(1, eval_env=True)
@@ -243,7 +248,7 @@ class PolicyReuseManager(exp_manager.ExperimentManager):  # type: ignore[name-de
     def hyperparameters_optimization(self) -> None:
         if self.storage is not None and not self.storage.endswith(".log"):
             _open_database(self.storage)
-        if self.algo != "caps":
+        if not self.has_learner:
             super().hyperparameters_optimization()
             return
         told = {"learner": "the learner alone", "model": "the model, which may act by a source"}
