@@ -193,8 +193,10 @@ def test_sources_tells_what_fits(folder: Path, capsys: pytest.CaptureFixture[str
     # A function has no spaces to compare: it has to act
     assert main(["sources", f"{HERE}:much_too_high", "--env", "CartPole-v1"]) == 1
     assert "returned an action out of range" in capsys.readouterr().out
-    assert main(["sources", f"{HERE}:always_right", "--env", "Pendulum-v1"]) == 1
-    assert "needs discrete actions" in capsys.readouterr().out
+    # One number is an action of one dimension, and none of four
+    assert main(["sources", f"{HERE}:always_right", "--env", "Pendulum-v1"]) == 0
+    assert main(["sources", f"{HERE}:always_right", "--env", "BipedalWalker-v3"]) == 1
+    assert "returned actions of shape (2,): expected (2, 4)" in capsys.readouterr().out
 
 
 def test_sources_without_running_code(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
