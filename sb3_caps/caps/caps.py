@@ -23,6 +23,7 @@ from sb3_caps.caps.selection import CAPSSelector, Selection
 from sb3_caps.replay.batches import part
 from sb3_caps.replay.buffers import OptionReplayBuffer
 from sb3_caps.replay.type_aliases import OptionReplayBufferSamples
+from sb3_caps.sources.evaluate import layers_of
 
 # Beside the loss of the values: β must not decide how far a step of all goes when its gradient is clipped
 TERMINATION_WEIGHT = 0.1
@@ -368,9 +369,17 @@ class CAPS(ReuseReports, OptionCollector):
         """
         super()._start_actor()
         assert isinstance(self.selector, CAPSSelector)
-        self.policy.actor.start_from((1.0 - self._actor.softness) * self.selector.source_chances()[:-1])
+        chances = self.selector.source_chances()[:-1]
+        self.policy.actor.start_from((1.0 - self._actor.softness) * chances, self._layers_of_best_source(chances))
         # The values come first, from whole episodes: advantages by an untrained network are noise
         self._train_actor(values_alone=True)
+
+    def _layers_of_best_source(self, chances: np.ndarray) -> list[th.nn.Module]:
+        """:return: the layers of the best source, none where it is no network that sees what the actor sees"""
+        if not len(chances) or self._vec_normalize_env is not None:
+            return []
+        network = self.options.sources[int(chances.argmax())].network
+        return (layers_of(network) if network is not None else None) or []
 
     def _train_actor(self, values_alone: bool = False) -> None:
         """
@@ -404,6 +413,7 @@ class CAPS(ReuseReports, OptionCollector):
                 1.0 if values_alone else settings.trace,
             )
             advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+            beginning = actor.start_net(features)[:, actor.n_sources :]
         stays = values_alone
         for _ in range(VALUE_EPOCHS if values_alone else settings.n_epochs):
             order = th.as_tensor(self.rng.permutation(n_steps), device=self.device)
@@ -414,7 +424,7 @@ class CAPS(ReuseReports, OptionCollector):
                     log_probs = log_probs.gather(1, data.actions[rows, None])[:, 0]
                     old = old_log_probs[rows]
                     loss = loss + actor_loss(log_probs, old, advantages[rows], weights[rows], settings.clip_range)
-                    loss = loss + settings.pull * learned.square().sum(dim=1).mean()
+                    loss = loss + settings.pull * (learned - beginning[rows]).square().sum(dim=1).mean()
                     with th.no_grad():
                         change = log_probs - old
                         stays = bool((weights[rows] * (change.exp() - 1.0 - change)).mean() > settings.target_kl)

@@ -1,5 +1,7 @@
 """The network of CAPS: option values Q_O and terminations β, two heads on the same layers."""
 
+from collections.abc import Sequence
+from copy import deepcopy
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -182,6 +184,8 @@ class ResidualActor(nn.Module):
         # At first it is the same in all states
         nn.init.zeros_(last.weight)
         nn.init.zeros_(last.bias)
+        # As it began
+        self.start_net = deepcopy(self.policy_net).requires_grad_(False)
 
     def forward(self, features: th.Tensor, source_actions: th.Tensor) -> tuple[th.Tensor, th.Tensor]:
         """
@@ -201,21 +205,31 @@ class ResidualActor(nn.Module):
         return learned, F.log_softmax(learned + prior.log(), dim=1)
 
     @th.no_grad()
-    def start_from(self, votes: np.ndarray) -> None:
+    def start_from(self, votes: np.ndarray, layers: Sequence[nn.Module] = ()) -> None:
         """
         Follow each source with the same probability in all states, and random actions otherwise.
 
         :param votes: the probability of each source
+        :param layers: those of the network of the best source: where they fit, the actor begins with what its hidden
+            ones see in observations
         """
-        total = float(votes.sum())
-        self.share.fill_(total)
         last = self.policy_net[-1]
         assert isinstance(last, nn.Linear)
         nn.init.zeros_(last.weight)
         nn.init.zeros_(last.bias)
+        *own, _ = self.policy_net
+        *given, head = [layer for layer in layers if not isinstance(layer, nn.Flatten)] or [None]
+        if head is not None and [_outline(layer) for layer in own] == [_outline(layer) for layer in given]:
+            for layer, found in zip(own, given, strict=True):
+                layer.load_state_dict(found.state_dict())
+            last.weight[self.n_sources :], last.bias[self.n_sources :] = head.weight, head.bias
+            votes = np.where(votes == votes.max(), 0.0, votes)
+        total = float(votes.sum())
+        self.share.fill_(total)
         if total > 0.0:
             # No source is ruled out for good
             last.bias[: self.n_sources] = th.as_tensor(votes / total + 1e-3, dtype=th.float32).log()
+        self.start_net.load_state_dict(self.policy_net.state_dict())
 
     @th.no_grad()
     def rescale(self, factor: float) -> None:
@@ -226,3 +240,8 @@ class ResidualActor(nn.Module):
         """
         for parameter in self.value_net[-1].parameters():
             parameter.mul_(factor)
+
+
+def _outline(layer: nn.Module) -> tuple[Any, ...]:
+    """What two layers have in common where one can take the place of the other."""
+    return type(layer), *(tuple(parameter.shape) for parameter in layer.parameters())

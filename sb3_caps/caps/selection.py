@@ -24,28 +24,22 @@ class Selection:
     :param trial_share: Share of the steps after that in which something is tried: a source alone, or a learner without
         exploration
     :param other_share: Share of the episodes of learning for the learner that does not lead
-    :param fewest: How often each source is tried in the survey, where its steps allow that, and by how many episodes
-        anything has to be known to be acted by
-    :param latest: How many of its latest episodes a learner is judged by
-    :param memory: In what share of the steps so far these are forgotten where no new ones come
+    :param memory: What learns is judged by its episodes of about this share of the steps so far, the latest
     :param disable_errors: By how many standard errors a source must be worse than random actions to be no option
     :param actor: Whether an actor learns beside the values of options
     """
 
     survey_share: float = 0.05
-    trial_share: float = 0.3
+    trial_share: float = 0.2
     other_share: float = 0.15
-    fewest: int = 3
-    latest: int = 10
     memory: float = 0.2
     disable_errors: float = 3.0
     actor: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("survey_share", "trial_share", "other_share", "memory"):
+        for name in ("survey_share", "trial_share", "other_share"):
             check_number(f"selection_kwargs[{name!r}]", getattr(self, name), at_least=0.0, at_most=1.0)
-        for name in ("fewest", "latest"):
-            check_whole_number(f"selection_kwargs[{name!r}]", getattr(self, name), at_least=1)
+        check_number("selection_kwargs['memory']", self.memory, at_least=0.01, at_most=1.0)
         check_number("selection_kwargs['disable_errors']", self.disable_errors, at_least=1.0)
         if not isinstance(self.actor, bool):
             raise ValueError(f"selection_kwargs['actor'] must be True or False, not {self.actor!r}.")
@@ -59,10 +53,10 @@ class CAPSSelector:
     learning: the actor samples, or the values of options explore, with stretches of sources or without; what may pay
     most gets most of them. Some episodes are trials: of sources, and of the learners without exploration. What may be
     the best is tried most, and what may be second to it (top-two Thompson sampling), so that evidence goes where it
-    decides something.
+    decides something. What learns is not what it was, so that its older episodes count for less and less.
 
-    The model acts by the behaviour with the highest mean, of those with enough episodes not to be lucky. The networks
-    are kept where a learner comes to be worth more than ever, as they were at the start of the latest episode.
+    The model acts by the behaviour that is worth most with confidence. The networks are kept where a learner comes to
+    be worth more than ever, as they were at the start of the latest episode.
 
     :param source_names: the names of the sources
     :param settings: its numbers
@@ -84,8 +78,6 @@ class CAPSSelector:
         self.under_way: dict[int, Behaviour] = {}
         # How many of them each behaviour acts in
         self.running: Counter[Behaviour] = Counter()
-        # By name: the steps since the latest episode of a behaviour, or since one was forgotten
-        self._ages: dict[str, int] = {}
         # What the kept networks act by, None before any are kept
         self.kept: Behaviour | None = None
         self.set_sources(source_names)
@@ -137,8 +129,7 @@ class CAPSSelector:
         :param behaviour: one of those that are selected
         :return: what is known of it
         """
-        latest = self.settings.latest if behaviour in CHANGING else None
-        return self.evidence.setdefault(behaviour.name, Evidence(latest))
+        return self.evidence.setdefault(behaviour.name, Evidence())
 
     @property
     def spread(self) -> float:
@@ -158,11 +149,17 @@ class CAPSSelector:
 
     def select(self, env: int) -> Behaviour:
         """:return: who acts in the episode that starts in this environment"""
-        behaviour = self._to_survey() if self.surveying else self._to_try() or self._to_learn()
+        trial_is_due = self.surveying or self.trial_steps < self.settings.trial_share * self.steps_after_survey
+        behaviour = self._to_try() if trial_is_due else self._to_learn()
         self._leave(env)
         self.under_way[env] = behaviour
         self.running[behaviour] += 1
         return behaviour
+
+    @property
+    def steps_after_survey(self) -> int:
+        """How many steps were done since the survey of the sources."""
+        return self.steps - self.survey_steps
 
     def _leave(self, env: int) -> None:
         """The episode of this environment is over."""
@@ -170,24 +167,20 @@ class CAPSSelector:
         if left is not None:
             self.running[left] -= 1
 
-    def _to_survey(self) -> Behaviour:
-        """Those that were tried least first."""
-        candidates = [*self.sources, RANDOM]
-        tries = [self.of(each).n + self.running[each] for each in candidates]
-        return candidates[int(np.argmin(tries))]
-
-    def _to_try(self) -> Behaviour | None:
-        """One of the two that may be best, as far as the steps for trials allow."""
-        if self.trial_steps >= self.settings.trial_share * self.steps:
-            return None
-        disabled = self.disabled
-        candidates = [each for each in self.sources if each.name not in disabled] + self.trial_learners
-        if self.kept is not None:
-            candidates.append(BEST[self.kept])
+    def _to_try(self) -> Behaviour:
+        """One of the two that may be best. What was never tried comes first."""
+        if self.surveying:
+            candidates = [*self.sources, RANDOM]
+        else:
+            disabled = self.disabled
+            candidates = [each for each in self.sources if each.name not in disabled] + self.trial_learners
+            if self.kept is not None:
+                candidates.append(BEST[self.kept])
         draws = np.array([self.of(each).draw(self.rng, self.spread) for each in candidates])
-        # Without evidence all are infinite, and alike
-        order = np.lexsort((self.rng.random(len(draws)), -draws))
-        return candidates[order[0 if len(order) == 1 or self.rng.random() < 0.5 else 1]]
+        # Without evidence all are infinite, and alike but for what is under way
+        order = np.lexsort((self.rng.random(len(draws)), [self.running[each] for each in candidates], -draws))
+        first = len(order) == 1 or np.isinf(draws[order[0]]) or self.rng.random() < 0.5
+        return candidates[order[0 if first else 1]]
 
     def _to_learn(self) -> Behaviour:
         """Mostly the learner that leads, the other one for a share."""
@@ -224,13 +217,11 @@ class CAPSSelector:
         behaviour = result.behaviour
         self._leave(result.env)
         self.lowest, self.highest = min(self.lowest, result.discounted), max(self.highest, result.discounted)
-        evidence = self.of(behaviour)
-        evidence.add(result.discounted)
-        self.rewards.setdefault(behaviour.name, Evidence(self.settings.latest if evidence.latest else None)).add(
-            result.reward
-        )
+        self.of(behaviour)
+        for known, value in ((self.evidence, result.discounted), (self.rewards, result.reward)):
+            known.setdefault(behaviour.name, Evidence()).add(value)
+        self._fade(result.length)
         self.steps += result.length
-        self._age(result)
         if behaviour in (EXPLORING, MIXING, SAMPLED_ACTOR):
             self.learning_steps += result.length
             self.actor_steps += result.length * (behaviour == SAMPLED_ACTOR)
@@ -238,20 +229,17 @@ class CAPSSelector:
             self.trial_steps += result.length
         if self.surveying:
             self.survey_steps += result.length
-            tries = min(self.of(each).n for each in [*self.sources, RANDOM])
             wanted = self.settings.survey_share * self.total_steps
-            enough = tries >= self.settings.fewest and self.survey_steps >= wanted
+            enough = self.survey_steps >= wanted and min(self.of(each).n for each in [*self.sources, RANDOM]) > 0
             self.surveying = not enough and self.survey_steps < 2.0 * wanted
 
-    def _age(self, result: EpisodeResult) -> None:
-        """What learns is not what it was: its episodes are forgotten by the time that a share of the run has passed."""
-        self._ages[result.behaviour.name] = 0
-        for each in CHANGING:
-            age = self._ages.get(each.name, 0) + result.length
-            if age > self.settings.memory * self.steps / self.settings.latest and each != result.behaviour:
-                self.of(each).forget_oldest()
-                age = 0
-            self._ages[each.name] = age
+    def _fade(self, n_steps: int) -> None:
+        """What learns has changed by another few steps: by a power of time, so that it counts for less but never fast."""
+        factor = (self.steps / (self.steps + n_steps)) ** (1.0 / self.settings.memory - 1.0)
+        for known in (self.evidence, self.rewards):
+            for each in CHANGING:
+                if each.name in known:
+                    known[each.name].fade(factor)
 
     def improved(self) -> Behaviour | None:
         """
@@ -260,7 +248,7 @@ class CAPSSelector:
         :return: the learner that has just come to be worth more than what was kept, None for none
         """
         learner = max(self.learners, key=self._worth)
-        before = (False, -np.inf) if self.kept is None else self._worth(BEST[self.kept])
+        before = -np.inf if self.kept is None else self._worth(BEST[self.kept])
         return learner if self._worth(learner) > before else None
 
     def keep(self, learner: Behaviour) -> None:
@@ -275,10 +263,9 @@ class CAPSSelector:
                 known.pop(best.name, None)
             known[BEST[learner].name] = known[learner.name].copy()
 
-    def _worth(self, behaviour: Behaviour) -> tuple[bool, float]:
-        """What is known of few episodes alone counts less than anything else: they may have been lucky."""
-        known = self.of(behaviour)
-        return known.n >= self.settings.fewest, known.mean if known.n else -np.inf
+    def _worth(self, behaviour: Behaviour) -> float:
+        """With confidence: of many behaviours with few episodes each, that of the highest mean was lucky."""
+        return self.of(behaviour).lower(self.spread)
 
     def decide(self) -> Behaviour:
         """:return: what is worth most by all that is known; the values of options where nothing is"""

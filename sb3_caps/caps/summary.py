@@ -94,7 +94,7 @@ def summarize(options: OptionSet, rewards: dict[str, Evidence], use: OptionUse, 
 
     def of(name: str) -> tuple[float | None, float, int]:
         known = rewards.get(name, Evidence())
-        return (known.mean, known.error(spread), known.n) if known.n else (None, 0.0, 0)
+        return (known.mean, known.error(spread), max(round(known.n), 1)) if known.n else (None, 0.0, 0)
 
     policies = [PolicySummary(name, *of(name), *use.of(slice(i, i + 1))) for i, name in enumerate(options.source_names)]
     learners = dict.fromkeys([OPTIONS.name, ACTOR.name, SAMPLED_ACTOR.name, EXPLORING.name, MIXING.name, acts_by.name])

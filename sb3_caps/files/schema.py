@@ -53,7 +53,7 @@ SPACE = record({}, {"n": integer(1)})
 NORMALIZER = sequence(record({"epsilon": number(0), "clip_obs": number(0)}))
 EVIDENCE = record(
     {
-        "n": COUNT,
+        "n": number(0),
         "mean": number(),
         "squares": number(0),
         "latest": optional(integer(1)),

@@ -19,7 +19,7 @@ class Evidence:
     """
 
     def __init__(self, latest: int | None = None) -> None:
-        self.n = 0
+        self.n = 0.0
         self.mean = 0.0
         self._squares = 0.0
         self.latest = latest
@@ -43,8 +43,17 @@ class Evidence:
             self._recent.popleft()
             self._count_recent()
 
+    def fade(self, factor: float) -> None:
+        """
+        Let all episodes so far count for less: what learns has changed since.
+
+        :param factor: what share of an episode each of them still is
+        """
+        self.n *= factor
+        self._squares *= factor
+
     def _count_recent(self) -> None:
-        self.n, self.mean, self._squares = 0, 0.0, 0.0
+        self.n, self.mean, self._squares = 0.0, 0.0, 0.0
         for each in self._recent or ():
             self._count(each)
 
@@ -69,7 +78,7 @@ class Evidence:
         """
         if self.n == 0:
             return float("inf")
-        return float(np.sqrt((self._squares + spread**2 / 4) / (self.n + 1) / self.n))
+        return min(float(np.sqrt((self._squares + spread**2 / 4) / (self.n + 1) / self.n)), max(spread, self.std))
 
     def lower(self, spread: float) -> float:
         """

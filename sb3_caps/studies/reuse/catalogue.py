@@ -27,6 +27,7 @@ from sb3_caps.studies.reuse.worlds.classic import Acrobot, CartPole, MountainCar
 from sb3_caps.studies.reuse.worlds.errands import Errands, worst_actions
 from sb3_caps.studies.reuse.worlds.grid import Grid
 from sb3_caps.studies.reuse.worlds.minatar import MinAtar
+from sb3_caps.studies.reuse.worlds.minigrid import MiniGrid
 
 MAPS = Path(__file__).parent / "maps"
 N_HARMFUL = 3
@@ -95,6 +96,18 @@ def minatar(n_envs: int, seed: int, **kwargs: Any) -> VecEnv:
     :return: the environments
     """
     return make_vec_env(MinAtar, n_envs, seed, env_kwargs=kwargs)
+
+
+def minigrid(n_envs: int, seed: int, level: str) -> VecEnv:
+    """
+    Make environments of MiniGrid.
+
+    :param n_envs: number of environments
+    :param seed: of their random numbers
+    :param level: see ``MiniGrid``
+    :return: the environments
+    """
+    return make_vec_env(MiniGrid, n_envs, seed, env_kwargs={"level": level})
 
 
 def lander_heuristic() -> Any:
@@ -240,6 +253,11 @@ FAMILIES: dict[str, Callable[..., VecEnv]] = {
     "lander": lander,
     "breakout": partial(minatar, game="breakout", sticky=0.0, ramping=False),
     "asterix": partial(minatar, game="asterix", sticky=0.0, ramping=False),
+    "lavagap": partial(minigrid, level="LavaGapS5-v0"),
+    "crossing": partial(minigrid, level="SimpleCrossingS9N1-v0"),
+    "doorkey": partial(minigrid, level="DoorKey-5x5-v0"),
+    "obstacles": partial(minigrid, level="Dynamic-Obstacles-5x5-v0"),
+    "multiroom": partial(minigrid, level="MultiRoom-N2-S4-v0"),
 }
 WINDY: dict[str, Any] = {"gravity": -7.0, "enable_wind": True, "wind_power": 12.0, "turbulence_power": 1.0}
 HEAVY: dict[str, Any] = {"lengths": (1.0, 1.5), "masses": (1.0, 1.5)}

@@ -28,13 +28,13 @@ class Alone:
     """
 
     def __init__(self, source: SourcePolicy) -> None:
-        self.source = source
+        self.source, self.rng = source, np.random.default_rng(SEED)
 
     def predict(
         self, observation: Any, state: SourceState = None, episode_start: Any = None, deterministic: bool = False
     ) -> tuple[np.ndarray, SourceState]:
-        """As SB3's models do; a source is always deterministic."""
-        return self.source.actions(observation, state, episode_start)
+        """As SB3's models do; the source says itself whether it draws its actions."""
+        return self.source.actions(observation, state, episode_start, rng=self.rng)
 
 
 class Random:

@@ -5,13 +5,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+from stable_baselines3.common.base_class import BaseAlgorithm
 
 from sb3_caps.reuse.evaluation import discounted_returns
 from sb3_caps.settings import settings
+from sb3_caps.studies.reuse.references import source_returns
 from sb3_caps.studies.reuse.sources import make_sources
-from sb3_caps.studies.reuse.tasks import get_task
-from sb3_caps.studies.reuse.training import arguments
+from sb3_caps.studies.reuse.tasks import Task, get_task
+from sb3_caps.studies.reuse.training import MODEL, arguments, trainings
 from sb3_caps.studies.shared.checkpoints import Checkpoints, EpochCallback
 from sb3_caps.studies.shared.runs import Run
 
@@ -23,7 +24,9 @@ APART = 1_000
 # Between the name of a method and the number of a setting that is tried for it
 TRIAL = "-trial-"
 # Settings of a kind of task that are no arguments of an algorithm
-NO_ARGUMENTS = ("n_envs", "net_arch", "episodes", "final_episodes")
+NO_ARGUMENTS = ("n_envs", "net_arch", "episodes", "final_episodes", "sampled")
+# The method that goes on with the training of the best source
+FINE_TUNE = "fine-tune"
 
 
 @dataclass(frozen=True)
@@ -35,12 +38,14 @@ class Method:
     :param algorithm: the import string of an SB3 algorithm
     :param sources: whether it takes ``source_policies``
     :param arguments: on top of those that all methods share
+    :param tuned: whether it has settings of its own for each kind of task, ``tuned`` in ``zoo_configs/reuse.yml``
     """
 
     label: str
     algorithm: str
     sources: bool = True
     arguments: dict[str, Any] = field(default_factory=dict)
+    tuned: bool = False
 
 
 def get_method(name: str) -> Method:
@@ -68,7 +73,7 @@ def get_method(name: str) -> Method:
     return Method(label=name.partition(":")[2], algorithm=name)
 
 
-def build(config: dict[str, Any], sources: Path) -> OffPolicyAlgorithm:
+def build(config: dict[str, Any], sources: Path) -> BaseAlgorithm:
     """
     Build the model of a run.
 
@@ -76,8 +81,11 @@ def build(config: dict[str, Any], sources: Path) -> OffPolicyAlgorithm:
     :param sources: the folder with trained sources
     :return: a model that has not learned anything yet
     """
-    task, method, seed = get_task(config["task"]), get_method(config["method"]), config["seed"]
-    kind = task.settings
+    task, seed = get_task(config["task"]), config["seed"]
+    if config["method"] == FINE_TUNE:
+        return best_model(task, sources, seed)
+    method = get_method(config["method"])
+    kind = task.settings | (settings("reuse", "tuned").get(task.kind, {}) if method.tuned else {})
     keywords = arguments(kind, *NO_ARGUMENTS) | arguments(method.arguments)
     keywords["policy_kwargs"] = {"net_arch": list(kind["net_arch"])} | keywords.get("policy_kwargs", {})
     if method.sources and config["sources"] != "none":
@@ -91,6 +99,24 @@ def build(config: dict[str, Any], sources: Path) -> OffPolicyAlgorithm:
     )
 
 
+def best_model(task: Task, sources: Path, seed: int) -> BaseAlgorithm:
+    """
+    Load the best source of a task, to go on with its training by its own algorithm and settings.
+
+    :param task: the task
+    :param sources: the folder with trained sources
+    :param seed: of its random numbers from now on
+    :return: the model
+    """
+    worth = source_returns(task, "helpful", sources)
+    name = max(worth, key=lambda each: worth[each][0])
+    if name not in trainings():
+        raise ValueError(f"The best source of {task.name} is {name}, which is no model: {FINE_TUNE} is not for it.")
+    entry = trainings()[name]
+    algorithm = pkgutil.resolve_name(entry["algorithm"])
+    return algorithm.load(sources / name / MODEL, env=task.make_env(entry["n_envs"], seed), seed=seed, device="cpu")
+
+
 def execute(run: Run) -> dict[str, Any]:
     """
     Learn from the start: a run takes seconds, so one that was killed begins again.
@@ -102,8 +128,12 @@ def execute(run: Run) -> dict[str, Any]:
     kind, seed = task.settings, run.config["seed"]
     env = task.make_env(kind["episodes"], EVALUATION_SEED + seed)
 
-    def measure(model: OffPolicyAlgorithm) -> dict[str, float]:
-        return {"return": float(discounted_returns(model, env, task.discount, kind["episodes"]).mean())}
+    # A model that goes on with its training acts as it was trained to; others say themselves whether they draw
+    deterministic = not (run.config["method"] == FINE_TUNE and kind.get("sampled", False))
+
+    def measure(model: BaseAlgorithm) -> dict[str, float]:
+        found = discounted_returns(model, env, task.discount, kind["episodes"], deterministic)
+        return {"return": float(found.mean())}
 
     callback = EpochCallback(
         run.steps // N_EVALUATIONS, measure, run.curve, Checkpoints(run.folder, ()), seconds_between=float("inf")
@@ -112,5 +142,5 @@ def execute(run: Run) -> dict[str, Any]:
     model.learn(run.steps, callback, log_interval=10**9)
     callback.maybe_evaluate()
     env.seed(FINAL_SEED + APART * seed)
-    final = discounted_returns(model, env, task.discount, kind["final_episodes"])
+    final = discounted_returns(model, env, task.discount, kind["final_episodes"], deterministic)
     return {"seconds": callback.rows[-1]["seconds"], "final": float(final.mean())}

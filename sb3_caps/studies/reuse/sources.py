@@ -35,7 +35,10 @@ def make_sources(task: Task, condition: str, folder: Path, net_arch: list[int], 
     if condition not in CONDITIONS:
         raise ValueError(f"Unknown condition {condition!r}: pass one of {', '.join(CONDITIONS)}.")
     makers = {"helpful": task.helpful, "harmful": task.harmful, "best": task.best}
-    return [as_source(source) for source in makers[condition](folder)]
+    maker = makers[condition]
+    if maker is None:
+        raise ValueError(f"Task {task.name!r} has no {condition} sources.")
+    return [as_source(source) for source in maker(folder)]
 
 
 def random_networks(task: Task, net_arch: list[int], count: int, seed: int) -> list[SourcePolicy]:

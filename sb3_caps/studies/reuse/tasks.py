@@ -16,7 +16,7 @@ EnvMaker: TypeAlias = Callable[[int, int], VecEnv]
 # The folder with trained sources, to a list of anything that `as_source` takes
 SourceMaker: TypeAlias = Callable[[Path], list[Any]]
 # Groups of tasks
-REPORTED, TUNING, UNSET = "reported", "tuning", "unset"
+REPORTED, TUNING, UNSET, PARTIAL = "reported", "tuning", "unset", "partial"
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class Task:
     :param make_env: makes the environments, from their number and a seed
     :param steps: environment steps of a run
     :param helpful: policies for other tasks that may be of use here
-    :param harmful: policies that do badly here on purpose
-    :param best: policies one of which is as good as the reference
+    :param harmful: policies that do badly here on purpose, None for a task without such
+    :param best: policies one of which is as good as the reference, likewise
     :param optimum: gives the largest mean return, where a planner knows it
     :param discount: returns are discounted by this factor, where only the time to a goal tells policies apart
     :param reference: the return that counts as 1; by default the optimum or what ``references.json`` says
@@ -46,8 +46,8 @@ class Task:
     make_env: EnvMaker
     steps: int
     helpful: SourceMaker
-    harmful: SourceMaker
-    best: SourceMaker
+    harmful: SourceMaker | None = None
+    best: SourceMaker | None = None
     optimum: Callable[[], float] | None = None
     discount: float = 1.0
     reference: float | None = None
@@ -104,7 +104,7 @@ def get_task(name: str) -> Task:
     :param name: of a registered task, or the import string ``package.module:TASK`` of one elsewhere
     :return: the task
     """
-    for registered in ("catalogue", "unset"):
+    for registered in ("catalogue", "unset", "partial"):
         importlib.import_module(f"sb3_caps.studies.reuse.{registered}")
     if name in TASKS:
         return TASKS[name]

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch as th
+from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.vec_env import VecEnv
@@ -129,7 +130,7 @@ class EpochCallback(BaseCallback):
     def __init__(
         self,
         epoch: int,
-        evaluate: Callable[[OffPolicyAlgorithm], Row],
+        evaluate: Callable[[BaseAlgorithm], Row],
         curve: Path,
         checkpoints: Checkpoints,
         seconds_between: float = 60.0,
@@ -154,12 +155,12 @@ class EpochCallback(BaseCallback):
         done = int(self.rows[-1]["steps"]) // self.epoch if self.rows else 0
         if self.num_timesteps // self.epoch <= done:
             return
-        assert isinstance(self.model, OffPolicyAlgorithm)
         now = time.monotonic()
         row = {"steps": float(self.num_timesteps), "seconds": round(self._spent + now - self._started, 2)}
         self.rows.append({**row, **self.evaluate(self.model)})
         write_rows(self.curve, self.rows)
         if now - self._saved >= self.seconds_between:
+            assert isinstance(self.model, OffPolicyAlgorithm)
             assert self.model.env is not None
             begin = time.monotonic()
             self.checkpoints.save(self.model, self.model.env, self.rows)

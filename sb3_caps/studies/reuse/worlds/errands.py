@@ -104,17 +104,24 @@ class Errands(World):
     :param errands: pairs of places, one of which is drawn for each episode
     :param reward: at the end of an errand
     :param cost: of each step
+    :param halfway: reward at the first place
     :param horizon: the number of steps after which an episode is truncated
     """
 
     def __init__(
-        self, maze: str, errands: Sequence[tuple[str, str]], reward: float = 1.0, cost: float = 0.0, horizon: int = 100
+        self,
+        maze: str,
+        errands: Sequence[tuple[str, str]],
+        reward: float = 1.0,
+        cost: float = 0.0,
+        halfway: float = 0.0,
+        horizon: int = 100,
     ) -> None:
         self.maze = Maze(maze)
         names = sorted(self.maze.places)
         self.cells_of_places = np.array([self.maze.places[name] for name in names])
         self.errands = np.array([[names.index(first), names.index(second)] for first, second in errands])
-        self.reward, self.cost = reward, cost
+        self.reward, self.cost, self.halfway = reward, cost, halfway
         size = self.maze.n_cells + 2 * len(names)
         super().__init__(spaces.Box(0, 1, (size,), np.float32), len(MOVES), horizon)
 
@@ -132,7 +139,8 @@ class Errands(World):
         cells = self.maze.successors[cells, moves]
         first, second = self.cells_of_places[self.errands[errands]].T
         done = (visited == 1) & (cells == second)
-        return np.stack([cells, errands, visited | (cells == first)], axis=1), self.reward * done - self.cost, done
+        rewards = self.reward * done + self.halfway * ((visited == 0) & (cells == first)) - self.cost
+        return np.stack([cells, errands, visited | (cells == first)], axis=1), rewards, done
 
     def observe(self, states: np.ndarray) -> np.ndarray:
         cells, errands, visited = states.T
@@ -164,7 +172,7 @@ class Errands(World):
         values = []
         for first, second in self.cells_of_places[self.errands]:
             then = self.maze.action_values(second, self.reward, self.cost, gamma)
-            before = self.maze.action_values(first, gamma * then[first].max(), self.cost, gamma)
+            before = self.maze.action_values(first, self.halfway + gamma * then[first].max(), self.cost, gamma)
             values.append([before, then])
         return np.array(values)
 
