@@ -22,7 +22,7 @@ from tests.toy_world import Corridor, go_left, go_right
         # The groups of arguments
         ({"selection_kwargs": {"share": 0.1}}, "selection_kwargs must be a dict with some of survey_share.*'share'"),
         ({"selection_kwargs": {"survey_share": 1.5}}, r"\['survey_share'\] must be a number from 0 to 1, not 1.5"),
-        ({"selection_kwargs": {"fewest": 0}}, r"\['fewest'\] must be .* at least 1, not 0"),
+        ({"selection_kwargs": {"memory": 0}}, r"\['memory'\] must be .* at least 0.01, not 0"),
         ({"selection_kwargs": {"actor": "no"}}, r"\['actor'\] must be True or False, not 'no'"),
         ({"actor_kwargs": {"rate": 0.1}}, "actor_kwargs must be a dict with some of learning_rate.*'rate'"),
         ({"actor_kwargs": {"clip_range": 1.5}}, r"\['clip_range'\] must be a number from 0 to 1, not 1.5"),

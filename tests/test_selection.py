@@ -42,17 +42,18 @@ def known(made: CAPSSelector, behaviour: Behaviour, *returns: float) -> None:
 def test_sources_and_random_actions_are_tried_first() -> None:
     made = selector("good", "bad")
     chosen = play(made, {GOOD: 1.0}, 500)
-    # A twentieth of the run, in turns
+    # A twentieth of the run, most of it for what may be best
     assert set(chosen) == {GOOD, BAD, RANDOM}
-    assert max(chosen.values()) - min(chosen.values()) <= 1
+    assert chosen[GOOD] > chosen[BAD]
+    assert chosen[GOOD] > chosen[RANDOM]
     assert not made.surveying
 
 
 def test_a_survey_of_long_episodes_ends_after_twice_its_steps() -> None:
-    made = selector("good", "bad", fewest=5)
+    made = selector("good", "bad", *(f"other {i}" for i in range(10)))
     play(made, {GOOD: 1.0}, 1_200, length=300)
     assert not made.surveying
-    assert made.of(GOOD).n < 5
+    assert sum(made.of(each).n > 0 for each in made.sources) < 12
 
 
 def test_episodes_under_way_count_as_tries() -> None:
@@ -71,13 +72,13 @@ def test_without_sources_learning_begins_at_once() -> None:
 def test_trials_take_their_share_of_the_steps() -> None:
     made = selector("good", "bad", trial_share=0.2)
     play(made, {GOOD: 1.0, SAMPLED_ACTOR: 0.5}, 10_000)
-    assert made.trial_steps / made.steps == pytest.approx(0.2, abs=0.01)
+    assert made.trial_steps / made.steps_after_survey == pytest.approx(0.2, abs=0.01)
 
 
 def test_what_may_be_best_is_tried_most() -> None:
     made = selector("good", "bad")
     chosen = play(made, {GOOD: 1.0, BAD: 0.2, RANDOM: 0.1, EXPLORING: 0.1, MIXING: 0.1, SAMPLED_ACTOR: 0.1}, 10_000)
-    assert chosen[GOOD] > 2 * chosen[BAD]
+    assert chosen[GOOD] > 1.3 * chosen[BAD]
 
 
 def test_the_actor_leads_until_the_values_of_options_have_got_further() -> None:
@@ -90,7 +91,7 @@ def test_the_actor_leads_until_the_values_of_options_have_got_further() -> None:
     made = selector("good")
     chosen = play(made, worth | {OPTIONS: 1.0, EXPLORING: 0.9}, 10_000)
     share = chosen[SAMPLED_ACTOR] / sum(chosen[each] for each in LEARNING)
-    assert share < 0.3
+    assert share < 0.4
 
 
 def test_as_long_as_nothing_was_ever_paid_the_values_of_options_explore() -> None:
@@ -154,7 +155,7 @@ def test_the_model_acts_by_what_is_worth_most_and_not_by_one_lucky_episode() -> 
 
 def test_networks_are_kept_when_a_learner_is_worth_more_than_ever() -> None:
     made = selector("good")
-    known(made, OPTIONS, *[0.5, 0.7] * 5)
+    known(made, OPTIONS, *[0.6] * 10)
     assert made.improved() == OPTIONS
     made.keep(OPTIONS)
     assert made.of(BEST[OPTIONS]).mean == pytest.approx(0.6)
@@ -166,22 +167,25 @@ def test_networks_are_kept_when_a_learner_is_worth_more_than_ever() -> None:
     assert made.improved() == ACTOR
 
 
-def test_what_learns_is_judged_by_its_latest_episodes() -> None:
-    made = selector("good", latest=4)
-    known(made, OPTIONS, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0)
-    assert made.of(OPTIONS).mean == 1.0
-    known(made, GOOD, *[0.0, 1.0] * 10)
-    assert made.of(GOOD).n == 20
+def test_what_learns_is_judged_by_its_latest_episodes_most() -> None:
+    made = selector("good", memory=0.5)
+    known(made, OPTIONS, 0.0, 0.0, 1.0)
+    # With a memory of a half an episode counts by its share of the steps so far: 1/3, 2/3 and 3/3
+    assert made.of(OPTIONS).n == pytest.approx(1 / 3 + 2 / 3 + 1)
+    assert made.of(OPTIONS).mean == pytest.approx(0.5)
+    known(made, GOOD, 0.0, 1.0, 0.5)
+    # Half as much by the time that there were twice as many steps, and sources do not change
+    assert made.of(OPTIONS).n == pytest.approx(1.0)
+    assert made.of(GOOD).n == 3
 
 
-def test_what_was_not_seen_for_long_is_forgotten() -> None:
-    made = selector("good", latest=4, memory=0.2)
-    known(made, OPTIONS, *[0.1] * 4)
-    known(made, GOOD, *[0.5] * 2)
-    assert made.of(OPTIONS).n > 0
-    known(made, GOOD, *[0.5] * 50)
-    assert made.of(OPTIONS).n == 0
-    assert made.of(GOOD).n == 52
+def test_a_source_is_left_for_what_is_better_and_not_by_luck() -> None:
+    made = selector("good")
+    known(made, GOOD, *[0.4, 0.8] * 5)
+    known(made, OPTIONS, *[0.45, 0.85] * 5)
+    assert made.decide() == GOOD
+    known(made, OPTIONS, *[0.7, 1.0] * 20)
+    assert made.decide() == OPTIONS
 
 
 def test_other_sources_are_surveyed_and_those_that_stay_are_known() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sb3_caps.caps.gate import ACTOR, BEST, EXPLORING, LEARNERS, MIXING, OPTIONS, RANDOM, SAMPLED_ACTOR
-from sb3_caps.reuse.checks import check_number, check_whole_number
+from sb3_caps.reuse.checks import check_number
 from sb3_caps.reuse.episodes import Behaviour, EpisodeResult
 from sb3_caps.reuse.evidence import Evidence, chances
 
@@ -25,6 +25,8 @@ class Selection:
         exploration
     :param other_share: Share of the episodes of learning for the learner that does not lead
     :param memory: What learns is judged by its episodes of about this share of the steps so far, the latest
+    :param confidence: By how many standard errors of the difference what was learned must be better than the best
+        source to be acted by
     :param disable_errors: By how many standard errors a source must be worse than random actions to be no option
     :param actor: Whether an actor learns beside the values of options
     """
@@ -33,6 +35,7 @@ class Selection:
     trial_share: float = 0.2
     other_share: float = 0.15
     memory: float = 0.2
+    confidence: float = 1.0
     disable_errors: float = 3.0
     actor: bool = True
 
@@ -40,6 +43,7 @@ class Selection:
         for name in ("survey_share", "trial_share", "other_share"):
             check_number(f"selection_kwargs[{name!r}]", getattr(self, name), at_least=0.0, at_most=1.0)
         check_number("selection_kwargs['memory']", self.memory, at_least=0.01, at_most=1.0)
+        check_number("selection_kwargs['confidence']", self.confidence, at_least=0.0)
         check_number("selection_kwargs['disable_errors']", self.disable_errors, at_least=1.0)
         if not isinstance(self.actor, bool):
             raise ValueError(f"selection_kwargs['actor'] must be True or False, not {self.actor!r}.")
@@ -55,8 +59,8 @@ class CAPSSelector:
     the best is tried most, and what may be second to it (top-two Thompson sampling), so that evidence goes where it
     decides something. What learns is not what it was, so that its older episodes count for less and less.
 
-    The model acts by the behaviour that is worth most with confidence. The networks are kept where a learner comes to
-    be worth more than ever, as they were at the start of the latest episode.
+    The model acts by a learner once that is better than the best source, and not by luck. The networks are kept where a
+    learner comes to be worth more than ever, as they were at the start of the latest episode.
 
     :param source_names: the names of the sources
     :param settings: its numbers
@@ -217,10 +221,9 @@ class CAPSSelector:
         behaviour = result.behaviour
         self._leave(result.env)
         self.lowest, self.highest = min(self.lowest, result.discounted), max(self.highest, result.discounted)
-        self.of(behaviour)
+        self._fade(result.length)
         for known, value in ((self.evidence, result.discounted), (self.rewards, result.reward)):
             known.setdefault(behaviour.name, Evidence()).add(value)
-        self._fade(result.length)
         self.steps += result.length
         if behaviour in (EXPLORING, MIXING, SAMPLED_ACTOR):
             self.learning_steps += result.length
@@ -234,7 +237,7 @@ class CAPSSelector:
             self.surveying = not enough and self.survey_steps < 2.0 * wanted
 
     def _fade(self, n_steps: int) -> None:
-        """What learns has changed by another few steps: by a power of time, so that it counts for less but never fast."""
+        """What learns has changed in these steps: an episode counts by a power of the time that has passed since."""
         factor = (self.steps / (self.steps + n_steps)) ** (1.0 / self.settings.memory - 1.0)
         for known in (self.evidence, self.rewards):
             for each in CHANGING:
@@ -268,12 +271,20 @@ class CAPSSelector:
         return self.of(behaviour).lower(self.spread)
 
     def decide(self) -> Behaviour:
-        """:return: what is worth most by all that is known; the values of options where nothing is"""
-        candidates = [*self.sources, *self.learners]
-        if self.kept is not None:
-            candidates.insert(len(self.sources), BEST[self.kept])
-        best = max(candidates, key=self._worth)
-        return best if self.of(best).n else OPTIONS
+        """
+        Decide what the model acts by.
+
+        :return: the learner that is worth most with confidence if it is better than the best source, and not by luck;
+            otherwise that source. Where nothing is known, the values of options
+        """
+        learners = self.learners if self.kept is None else [*self.learners, BEST[self.kept]]
+        learner = max(learners, key=self._worth)
+        known = [each for each in self.sources if self.of(each).n]
+        if not known:
+            return learner if self.of(learner).n else OPTIONS
+        source = max(known, key=self._worth)
+        better = self.of(learner).beats(self.of(source), self.spread, self.settings.confidence)
+        return learner if better else source
 
     def source_chances(self) -> np.ndarray:
         """:return: how likely each source is the best one, and at last how likely random actions are"""

@@ -255,8 +255,6 @@ FAMILIES: dict[str, Callable[..., VecEnv]] = {
     "asterix": partial(minatar, game="asterix", sticky=0.0, ramping=False),
     "lavagap": partial(minigrid, level="LavaGapS5-v0"),
     "crossing": partial(minigrid, level="SimpleCrossingS9N1-v0"),
-    "doorkey": partial(minigrid, level="DoorKey-5x5-v0"),
-    "obstacles": partial(minigrid, level="Dynamic-Obstacles-5x5-v0"),
     "multiroom": partial(minigrid, level="MultiRoom-N2-S4-v0"),
 }
 WINDY: dict[str, Any] = {"gravity": -7.0, "enable_wind": True, "wind_power": 12.0, "turbulence_power": 1.0}

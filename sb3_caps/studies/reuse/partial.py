@@ -9,7 +9,7 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_caps.settings import settings
 from sb3_caps.sources import as_source
-from sb3_caps.studies.reuse.catalogue import GAMMA, MAPS, WINDY, batched_env, lander, load_trained, minatar, minigrid
+from sb3_caps.studies.reuse.catalogue import GAMMA, MAPS, batched_env, load_trained, minatar, minigrid
 from sb3_caps.studies.reuse.tasks import PARTIAL, Task, references, register_task
 from sb3_caps.studies.reuse.worlds.classic import Acrobot, CartPole
 from sb3_caps.studies.reuse.worlds.errands import Errands
@@ -36,7 +36,20 @@ def _register(
         return found
 
     low, high = scale
-    register_task(Task(name, kind, make_env, steps, helpful, random=low, reference=high, group=PARTIAL, **kwargs))
+    register_task(
+        Task(
+            name,
+            kind,
+            make_env,
+            steps,
+            helpful,
+            random=low,
+            reference=high,
+            group=PARTIAL,
+            fine_tunes=True,
+            **kwargs,
+        )
+    )
 
 
 def _pair(family: str) -> tuple[str, str]:
@@ -46,6 +59,12 @@ def _pair(family: str) -> tuple[str, str]:
 def _scale(name: str) -> tuple[float, float]:
     """That of a task with the same rules."""
     return references()[name]["random"], references()[name]["reference"]
+
+
+def _register_level(name: str, level: str, *families: str, **kwargs: Any) -> None:
+    """A level of MiniGrid, with models of easier ones."""
+    sources = tuple(f"{family}-ppo-0" for family in families)
+    _register(name, "own-minigrid", partial(minigrid, level=level), 40_000, sources, (0.0, SOLVED), **kwargs)
 
 
 def paid_errand() -> Errands:
@@ -64,7 +83,7 @@ _register(
 _register(
     "pole-weak",
     "own-cartpole",
-    partial(batched_env, partial(CartPole, force=2.0, gravity=12.0)),
+    partial(batched_env, partial(CartPole, gravity=12.0, force=2.0)),
     20_000,
     _pair("cartpole"),
     (20.0, 500.0),
@@ -77,83 +96,20 @@ _register(
     _pair("acrobot"),
     (-500.0, -100.0),
 )
-_register(
-    "lander-gusts",
-    "own-lander",
-    partial(lander, **WINDY),
-    40_000,
-    _pair("lander"),
-    _scale("lander-windy"),
-    held_back=True,
-)
-_register(
-    "lavagap-wide",
-    "own-minigrid",
-    partial(minigrid, level="LavaGapS7-v0"),
-    30_000,
-    ("lavagap-ppo-0",),
-    (0.0, SOLVED),
-)
-_register(
-    "crossing-lava",
-    "own-minigrid",
-    partial(minigrid, level="LavaCrossingS9N1-v0"),
-    40_000,
-    ("lavagap-ppo-0", "crossing-ppo-0"),
-    (0.0, SOLVED),
-)
-_register(
-    "crossing-three",
-    "own-minigrid",
-    partial(minigrid, level="SimpleCrossingS9N3-v0"),
-    40_000,
-    ("crossing-ppo-0", "lavagap-ppo-0"),
-    (0.0, SOLVED),
-    held_back=True,
-)
-_register(
-    "doorkey-large",
-    "own-minigrid",
-    partial(minigrid, level="DoorKey-8x8-v0"),
-    40_000,
-    ("doorkey-ppo-0",),
-    (0.0, SOLVED),
-)
-_register(
-    "obstacles-many",
-    "own-minigrid",
-    partial(minigrid, level="Dynamic-Obstacles-8x8-v0"),
-    40_000,
-    ("obstacles-ppo-0",),
-    (-1.0, SOLVED),
-    held_back=True,
-)
-_register(
-    "rooms-four",
-    "own-minigrid",
-    partial(minigrid, level="MultiRoom-N4-S5-v0"),
-    40_000,
-    ("multiroom-ppo-0",),
-    (0.0, SOLVED),
-)
-_register(
-    "breakout-ramped",
-    "own-minatar",
-    partial(minatar, game="breakout"),
-    40_000,
-    _pair("breakout"),
-    _scale("breakout-sticky"),
-    held_back=True,
-)
-_register(
-    "asterix-ramped",
-    "own-minatar",
-    partial(minatar, game="asterix"),
-    40_000,
-    _pair("asterix"),
-    _scale("asterix-sticky"),
-    held_back=True,
-)
+_register_level("crossing-lava", "LavaCrossingS9N1-v0", "lavagap", "crossing")
+_register_level("crossing-lava-two", "LavaCrossingS9N2-v0", "lavagap", "crossing", held_back=True)
+_register_level("crossing-three", "SimpleCrossingS9N3-v0", "crossing", "lavagap", held_back=True)
+_register_level("rooms-four", "MultiRoom-N4-S5-v0", "multiroom", "crossing")
+for _game in ("breakout", "asterix"):
+    _register(
+        f"{_game}-ramped",
+        "own-minatar",
+        partial(minatar, game=_game),
+        40_000,
+        _pair(_game),
+        _scale(f"{_game}-sticky"),
+        held_back=True,
+    )
 register_task(
     Task(
         "errand-paid",

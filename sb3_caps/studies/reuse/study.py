@@ -6,9 +6,9 @@ from pathlib import Path
 
 from sb3_caps.settings import settings
 from sb3_caps.studies.reuse.references import find_references, source_returns
-from sb3_caps.studies.reuse.runs import N_EVALUATIONS, TRIAL, execute, get_method
+from sb3_caps.studies.reuse.runs import FINE_TUNE, N_EVALUATIONS, TRIAL, execute, get_method
 from sb3_caps.studies.reuse.sources import CONDITIONS
-from sb3_caps.studies.reuse.tasks import REPORTED, TASKS, TUNING, UNSET, get_task
+from sb3_caps.studies.reuse.tasks import PARTIAL, REPORTED, TASKS, TUNING, UNSET, get_task
 from sb3_caps.studies.reuse.training import train_missing, trainings
 from sb3_caps.studies.shared.arguments import check_at_least
 from sb3_caps.studies.shared.lock import locked
@@ -27,6 +27,8 @@ LONG_KINDS, LONG_SEEDS = ("kong",), FEW_SEEDS[:1]
 # Tasks that need no training beforehand
 QUICK_TASKS = ("grid-g-prime", "grid-changed", "key-door")
 QUICK_METHODS = ("dqn", "caps", "caps-none", "jump-start", "qdagger")
+# What anybody would do without us, beside what we do
+PARTIAL_METHODS = ("caps", FINE_TUNE, "dqn-tuned", "caps-none")
 # Tasks of different kinds: balance, a far goal, ways that lead past the goal or into walls, parts of a task
 ABLATION_TASKS = ("cartpole-weak", "mountaincar-steep", "grid-g-prime", "grid-changed", "key-door")
 
@@ -53,6 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ablations", action="store_true", help="CAPS with one thing taken away, five tasks and seeds")
     parser.add_argument("--trials", action="store_true", help="settings of methods, on tasks that are not reported")
     parser.add_argument("--unset", action="store_true", help="six other tasks, with no argument of an algorithm set")
+    parser.add_argument("--partial", action="store_true", help="ten tasks whose sources know a part, no argument set")
     parser.add_argument("--train", action="store_true", help="train sources and references that are missing, and stop")
     parser.add_argument("--references", action="store_true", help="find the references of the tasks, and stop")
     parser.add_argument("--draw", action="store_true", help="run nothing: report on the runs that are there")
@@ -114,6 +117,8 @@ def planned(args: argparse.Namespace, tasks: list[str], trained: Path) -> Iterat
     for task in tasks:
         long = get_task(task).kind in LONG_KINDS
         for method in methods:
+            if method == FINE_TUNE and not get_task(task).fine_tunes:
+                continue
             if long and args.method is None and method not in COMPARED_WITH:
                 continue
             conditions = args.sources or ["helpful"]
@@ -130,7 +135,7 @@ def usual_tasks(args: argparse.Namespace) -> list[str]:
     """Return the names of the default tasks."""
     if args.ablations or args.quick:
         return list(ABLATION_TASKS if args.ablations else QUICK_TASKS)
-    group = TUNING if args.trials else UNSET if args.unset else REPORTED
+    group = TUNING if args.trials else UNSET if args.unset else PARTIAL if args.partial else REPORTED
     return [name for name, task in TASKS.items() if task.group == group]
 
 
@@ -140,6 +145,8 @@ def usual_methods(args: argparse.Namespace) -> list[str]:
         return ["caps", *settings("reuse", "ablations")]
     if args.trials:
         return [f"{name}{TRIAL}{i}" for name, tried in settings("reuse", "trials").items() for i in range(len(tried))]
+    if args.partial:
+        return list(PARTIAL_METHODS)
     return list(QUICK_METHODS if args.quick else settings("reuse", "methods"))
 
 

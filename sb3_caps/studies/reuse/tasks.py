@@ -37,7 +37,8 @@ class Task:
     :param random: the return that counts as 0, that of random actions; by default what ``references.json`` says
     :param held_back: whether nothing may be chosen on this task
     :param group: ``REPORTED``; ``TUNING`` for a task that settings of methods are chosen on; ``UNSET`` for one whose
-        runs have no argument set
+        runs have no argument set; ``PARTIAL`` for one whose best source is worth a sixth to two thirds, likewise
+    :param fine_tunes: whether its sources are models that can go on with their training
     :param arguments: settings in place of those of its kind
     """
 
@@ -54,6 +55,7 @@ class Task:
     random: float | None = None
     held_back: bool = False
     group: str = REPORTED
+    fine_tunes: bool = False
     arguments: dict[str, Any] = field(default_factory=dict)
 
     @property
