@@ -122,7 +122,7 @@ def planned(args: argparse.Namespace, tasks: list[str], trained: Path) -> Iterat
             if long and args.method is None and method not in COMPARED_WITH:
                 continue
             conditions = args.sources or ["helpful"]
-            if args.sources is None and method == "caps" and not (args.quick or args.ablations or long):
+            if args.sources is None and method == "caps" and not (args.quick or args.ablations or args.partial or long):
                 conditions = ["helpful", *OTHER_CONDITIONS]
             if not get_method(method).sources:
                 conditions = ["none"]
