@@ -1,7 +1,7 @@
 """Context-Aware Policy Reuse."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -12,17 +12,20 @@ from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.type_aliases import GymEnv, Schedule
 from stable_baselines3.common.utils import get_parameters_by_name, polyak_update
+from torch.nn import functional as F
 
 from sb3_caps.caps.arguments import DQN_DEFAULTS, VECTOR_DEFAULTS, Actor, Termination, check_arguments
 from sb3_caps.caps.collector import OptionCollector
+from sb3_caps.caps.exploration import Exploration
 from sb3_caps.caps.losses import actor_loss, option_loss, option_targets, termination_loss, vtrace
 from sb3_caps.caps.networks import OptionEstimates
 from sb3_caps.caps.policies import CAPSPolicy, CnnPolicy, MlpPolicy, MultiInputPolicy, OptionState
 from sb3_caps.caps.reports import ReuseReports
-from sb3_caps.caps.selection import CAPSSelector, Selection
+from sb3_caps.caps.selection import Selection
 from sb3_caps.replay.batches import part
 from sb3_caps.replay.buffers import OptionReplayBuffer
 from sb3_caps.replay.type_aliases import OptionReplayBufferSamples
+from sb3_caps.reuse.selectors import Selector
 
 # Beside the loss of the values: β must not decide how far a step of all goes when its gradient is clipped
 TERMINATION_WEIGHT = 0.1
@@ -82,13 +85,17 @@ class CAPS(ReuseReports, OptionCollector):
     :param exploration_schedule: The exploration rate as a function of the remaining progress,
         in place of the three ``exploration_*`` numbers
     :param exploration: How the values of options explore: ``"steps"`` draws actions, ``"terminations"``, the paper's,
-        draws options that run until they terminate
+        draws options that run until they terminate. Or a function with the parameters of ``epsilon_greedy``
     :param actor_kwargs: How the actor learns, see ``Actor``
     :param selection_kwargs: How episodes are given to sources and learners, see ``Selection``
     :param normalize_returns: Whether to learn in units of the largest return seen, so that nothing depends on the
         scale of the rewards
     :param safe: Whether whole episodes of training tell what to act by: a source, the actor or the values of options,
         these as they are or as they were at their best. Without, the values of options explore and act, as in the paper
+    :param selector_class: What chooses who acts in each episode, a subclass of ``Selector``; None for the one that
+        ``safe`` says
+    :param loss_fn: The loss of the option values: one of ``torch.nn.functional``, Huber's by default, or any function
+        that is called as they are
     :param _init_setup_model: Whether or not to build the network at the creation of the instance
     """
 
@@ -130,11 +137,13 @@ class CAPS(ReuseReports, OptionCollector):
         termination_kwargs: dict[str, Any] | None = None,
         sequence_length: int = 8,
         exploration_schedule: Schedule | None = None,
-        exploration: str = "steps",
+        exploration: Exploration = "steps",
         actor_kwargs: dict[str, Any] | None = None,
         selection_kwargs: dict[str, Any] | None = None,
         normalize_returns: bool = True,
         safe: bool = True,
+        selector_class: type[Selector] | None = None,
+        loss_fn: Callable[..., th.Tensor] = F.smooth_l1_loss,
         _init_setup_model: bool = True,
     ) -> None:
         defaults = DQN_DEFAULTS if _has_images(env) else VECTOR_DEFAULTS
@@ -179,6 +188,8 @@ class CAPS(ReuseReports, OptionCollector):
         self.selection_kwargs = selection_kwargs or {}
         self.normalize_returns = normalize_returns
         self.safe = safe
+        self.selector_class = selector_class
+        self.loss_fn = loss_fn
 
         if _init_setup_model:
             self._setup_model()
@@ -266,7 +277,7 @@ class CAPS(ReuseReports, OptionCollector):
     def _sample(self, batch_size: int) -> OptionReplayBufferSamples:
         """
         :param batch_size: in steps
-        :return: sequences, with rewards in the unit of returns, and without what is no option any more
+        :return: sequences, with rewards in the unit of returns, and without what is disabled
         """
         replay_data = self.replay_buffer.sample(batch_size, env=self._vec_normalize_env)
         if self.normalize_returns:
@@ -297,10 +308,10 @@ class CAPS(ReuseReports, OptionCollector):
         :param replay_data: sequences, with the mask of what is to be learned
         :param estimates: what the network says, of shape (length, sequences, options)
         :param targets: what the values should be, of the same shape
-        :return: Huber's loss of every option that agreed with the action taken, in the mean over the steps, and that of
-            the terminations
+        :return: that of every option that agreed with the action taken, in the mean over the steps, and that of the
+            terminations
         """
-        loss = option_loss(estimates.values, targets, replay_data.learned, replay_data.mask.sum())
+        loss = option_loss(estimates.values, targets, replay_data.learned, replay_data.mask.sum(), self.loss_fn)
         return loss + self._termination_loss(replay_data, estimates)
 
     def _termination_loss(
@@ -362,13 +373,14 @@ class CAPS(ReuseReports, OptionCollector):
         found[:, : self.options.n_sources] = sources
         return found
 
-    def _start_actor(self) -> None:
+    def _start_actor(self, source_chances: np.ndarray) -> None:
         """
-        Let the actor begin with what the survey says is best: with each source as far as it may be the best.
+        Let the actor begin with what is known of the sources: with each as far as it may be the best.
+
+        :param source_chances: how likely each source is the best one, and at last how likely random actions are
         """
-        super()._start_actor()
-        assert isinstance(self.selector, CAPSSelector)
-        self.policy.actor.start_from((1.0 - self._actor.softness) * self.selector.source_chances()[:-1])
+        super()._start_actor(source_chances)
+        self.policy.actor.start_from((1.0 - self._actor.softness) * source_chances[:-1])
         # The values come first, from whole episodes: advantages by an untrained network are noise
         self._train_actor(values_alone=True)
 

@@ -1,5 +1,7 @@
 """What CAPS learns by, as functions of tensors: targets and losses of option values, terminations and the actor."""
 
+from collections.abc import Callable
+
 import torch as th
 from torch.nn import functional as F
 
@@ -42,17 +44,24 @@ def option_targets(
     return targets
 
 
-def option_loss(values: th.Tensor, targets: th.Tensor, learned: th.Tensor, n_steps: th.Tensor | int) -> th.Tensor:
+def option_loss(
+    values: th.Tensor,
+    targets: th.Tensor,
+    learned: th.Tensor,
+    n_steps: th.Tensor | int,
+    loss_fn: Callable[..., th.Tensor] = F.smooth_l1_loss,
+) -> th.Tensor:
     """
-    Huber's loss (less sensitive to outliers) of the option values.
+    The loss of the option values, by default Huber's (less sensitive to outliers).
 
     :param values: Q_O(s, ·)
     :param targets: of the same shape
     :param learned: which of them are learned: those of options that agreed with the action taken
     :param n_steps: the number of steps that the loss is a mean over
+    :param loss_fn: one of ``torch.nn.functional``, or anything that is called as they are
     :return: the loss
     """
-    losses = F.smooth_l1_loss(values, targets, reduction="none")
+    losses = loss_fn(values, targets, reduction="none")
     return (losses * learned).sum() / n_steps
 
 
@@ -68,7 +77,7 @@ def termination_loss(
     :param logits: β before the logistic function, of shape (length, sequences, options)
     :param values: Q_O(s, ·), of the same shape
     :param source_actions: the action of each source, of shape (length, sequences, sources), -1 where it is not known
-    :param disabled: which options are none any more, of shape (options,)
+    :param disabled: which options are disabled, of shape (options,)
     :param mask: which steps count, of shape (length, sequences)
     :return: cross entropy, in the mean over the steps
     """

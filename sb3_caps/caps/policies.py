@@ -50,7 +50,7 @@ class CAPSPolicy(DQNPolicy):
         so that a source has no more to learn than what following it further adds. The paper learns them apart.
     :param averaging: How far a running average of the network follows it in each gradient step: options are executed
         by the average, which is steadier than the network. None to act by the network itself, as the paper does.
-    :param gate: What to act by, and which sources are no option
+    :param gate: What to act by, and which sources are disabled
     :param actor_learning_rate: Learning rate of the actor
     """
 
@@ -142,7 +142,7 @@ class CAPSPolicy(DQNPolicy):
         return OptionExecution(self.execution_mode, tuple(np.where(disabled, -np.inf, self.margin).tolist()))
 
     def disabled(self) -> th.Tensor:
-        """:return: which options are none any more, of shape (options,)"""
+        """:return: which options are disabled, of shape (options,)"""
         return th.as_tensor(self.gate.mask(self.options.names), device=self.device)
 
     def begin_episode(self) -> None:

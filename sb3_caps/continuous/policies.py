@@ -99,7 +99,7 @@ class ContinuousCAPSPolicy(SACPolicy):
         return OptionExecution(self.execution_mode, tuple(np.where(disabled, -np.inf, 0.0).tolist()))
 
     def disabled(self) -> th.Tensor:
-        """:return: which options are none any more, of shape (options,)"""
+        """:return: which options are disabled, of shape (options,)"""
         return th.as_tensor(self.gate.mask(self.options.names), device=self.device)
 
     def keep_best(self) -> None:

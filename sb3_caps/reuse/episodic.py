@@ -96,13 +96,13 @@ class EpisodicReuseAlgorithm(PolicyReuseAlgorithm):
     def _start_run(self) -> None:
         super()._start_run()
         assert self._last_episode_starts is not None
-        # Where the environments were reset, what was paid before belongs to no episode any more
+        # Where the environments were reset, what was paid before no longer belongs to an episode
         if len(self._sources) != self.n_envs or self._last_episode_starts.all():
             limit = longest_trial(self.gamma) if self.selector_class.cuts_episodes else np.inf
             self._tracker = EpisodeTracker(self.n_envs, self.gamma, limit)
             self._sources, self._last_options = np.zeros((2, self.n_envs), dtype=np.int64)
             self._source_states = self.options.initial_states()
-            self.selector.begin()
+            self.selector.begin(self._total_timesteps)
 
     def _sample_action(
         self, learning_starts: int, action_noise: ActionNoise | None = None, n_envs: int = 1
