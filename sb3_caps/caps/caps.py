@@ -416,6 +416,8 @@ class CAPS(ReuseReports, OptionCollector):
                 1.0 if values_alone else settings.trace,
             )
             advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+        # Each by itself: the loss of the values must not decide how far the policy moves
+        moved = [list(network.parameters()) for network in (actor.policy_net, actor.value_net)]
         stays = values_alone
         for _ in range(VALUE_EPOCHS if values_alone else settings.n_epochs):
             order = th.as_tensor(self.rng.permutation(n_steps), device=self.device)
@@ -432,9 +434,8 @@ class CAPS(ReuseReports, OptionCollector):
                         stays = bool((weights[rows] * (change.exp() - 1.0 - change)).mean() > settings.target_kl)
                 policy.actor_optimizer.zero_grad()
                 loss.backward()
-                # Each by itself: the loss of the values must not decide how far the policy moves
-                for part_of_it in (actor.policy_net, actor.value_net):
-                    th.nn.utils.clip_grad_norm_(part_of_it.parameters(), settings.max_grad_norm)
+                for parameters in moved:
+                    th.nn.utils.clip_grad_norm_(parameters, settings.max_grad_norm)
                 policy.actor_optimizer.step()
         self.logger.record("train/actor_value_loss", float((values - targets).square().mean()))
 

@@ -12,6 +12,7 @@ from stable_baselines3.common.noise import ActionNoise
 from stable_baselines3.common.type_aliases import MaybeCallback, RolloutReturn, TrainFreq
 from stable_baselines3.common.utils import obs_as_tensor, should_collect_more_steps
 from stable_baselines3.common.vec_env import VecEnv
+from stable_baselines3.dqn.dqn import DQN
 
 from sb3_caps.caps.acting import ActingNetwork
 from sb3_caps.caps.exploration import Exploration, RandomStretches, epsilon_greedy
@@ -156,12 +157,11 @@ class OptionCollector(PolicyReuseAlgorithm):
         self.policy.set_training_mode(False)
         n_steps, n_episodes = 0, 0
         callback.on_rollout_start()
-        acting = self.policy.acting()
         while should_collect_more_steps(train_freq, n_steps, n_episodes):
             warm_up = self.num_timesteps < learning_starts
             if self._online_termination is not None and not warm_up:
                 self._learn_terminations()
-            actions, options, log_probs = self._choose(acting, warm_up)
+            actions, options, log_probs = self._choose(warm_up)
             new_obs, rewards, dones, infos = env.step(actions)
             assert not isinstance(new_obs, tuple)
 
@@ -193,11 +193,10 @@ class OptionCollector(PolicyReuseAlgorithm):
         callback.on_rollout_end()
         return RolloutReturn(n_steps * env.num_envs, n_episodes, continue_training=True)
 
-    def _choose(self, acting: ActingNetwork, warm_up: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _choose(self, warm_up: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """
         Let the behaviour of each environment choose an option.
 
-        :param acting: the latest networks
         :param warm_up: whether learning has not begun, so that what explores is random
         :return: the actions, the options that took them, and log μ(a|s), how likely that was
         """
@@ -211,9 +210,9 @@ class OptionCollector(PolicyReuseAlgorithm):
                 options[envs] = self.options.n_sources + self.rng.integers(self.options.n_actions, size=len(envs))
                 log_probs[envs] = -np.log(self.options.n_actions)
             elif behaviour in (EXPLORING, MIXING):
-                options[envs], log_probs[envs] = self._explore(acting, envs, mixing=behaviour == MIXING)
+                options[envs], log_probs[envs] = self._explore(self._acting, envs, mixing=behaviour == MIXING)
             else:
-                networks = self.policy.acting(best=True) if behaviour in BEST.values() else acting
+                networks = self._acting_best if behaviour in BEST.values() else self._acting
                 if behaviour in (OPTIONS, BEST[OPTIONS]):
                     options[envs] = self._follow_values(*self._evaluate(networks, envs), envs)
                 else:
@@ -321,8 +320,8 @@ class OptionCollector(PolicyReuseAlgorithm):
             next_option_actions=following[:, :n_sources],
         )
         # SB3 knows the observations that episodes ended in, and those before normalisation
-        super()._store_transition(SimpleNamespace(add=add), actions, new_obs, rewards, dones, infos)  # type: ignore[arg-type]
-        self._last_option_actions = after
+        DQN._store_transition(self, SimpleNamespace(add=add), actions, new_obs, rewards, dones, infos)  # type: ignore[arg-type]
+        self._last_episode_starts, self._last_option_actions = dones, after
 
     def _query_sources(self, observations: Any, starts: np.ndarray) -> np.ndarray:
         """:return: what each option does in observations that the environments have just emitted"""
@@ -416,10 +415,13 @@ class OptionCollector(PolicyReuseAlgorithm):
             cast.setdefault(behaviour, []).append(env)
         # Who acts where: it changes with episodes alone
         self._cast = {behaviour: np.array(envs) for behaviour, envs in cast.items()}
+        # What acts is made anew here too: a user may have put other layers into the networks
         self._execution = self.policy.execution
+        self._acting = self.policy.acting()
+        self._acting_best = self.policy.acting(best=True) if cast.keys() & set(BEST.values()) else self._acting
 
     def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "_cast", "_execution"]
+        return [*super()._excluded_save_params(), "_cast", "_execution", "_acting", "_acting_best"]
 
     def _learn_terminations(self) -> None:
         """

@@ -115,7 +115,7 @@ class CAPSPolicy(DQNPolicy):
         ).to(self.device)
         self.actor_before = _frozen_copy(self.actor)
         self.actor_best = _frozen_copy(self.actor)
-        self.actor_optimizer = th.optim.Adam(self.actor.parameters(), lr=self.actor_learning_rate)
+        self.actor_optimizer = th.optim.Adam(self.actor.parameters(), lr=self.actor_learning_rate, fused=True)
 
     def make_q_net(self) -> OptionQNetwork:
         """:return: a network with an output for each option"""
