@@ -13,6 +13,7 @@ from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.type_aliases import GymEnv, Schedule
 from stable_baselines3.common.utils import get_parameters_by_name, polyak_update
 from torch.nn import functional as F
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from sb3_caps.caps.arguments import DQN_DEFAULTS, VECTOR_DEFAULTS, Actor, Termination, check_arguments
 from sb3_caps.caps.collector import OptionCollector
@@ -237,9 +238,11 @@ class CAPS(ReuseReports, OptionCollector):
         # Listed once: to walk through modules takes a tenth of a step
         self._trained_parameters = list(self.q_net.parameters())
         self._average_parameters: list[th.nn.Parameter] = [] if average is None else list(average.parameters())
+        self._average_stats: list[th.Tensor] = [] if average is None else get_parameters_by_name(average, ["running_"])
 
     def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "_trained_parameters", "_average_parameters"]
+        listed = ["_trained_parameters", "_average_parameters", "_average_stats"]
+        return [*super()._excluded_save_params(), *listed]
 
     def train(self, gradient_steps: int, batch_size: int = 100) -> None:
         # Switch to train mode (this affects batch norm / dropout)
@@ -290,14 +293,13 @@ class CAPS(ReuseReports, OptionCollector):
         """
         Let the running average follow the network: a plain mean at first, so that the start is soon forgotten.
         """
-        average = self.policy.q_net_average
-        if average is None or gradient_steps == 0:
+        if self.policy.averaging is None or gradient_steps == 0:
             return
-        assert self.policy.averaging is not None
         share = max(1.0 - (1.0 - self.policy.averaging) ** gradient_steps, gradient_steps / self._n_updates)
-        polyak_update(self._trained_parameters, self._average_parameters, share)
+        with th.no_grad():
+            get_ema_multi_avg_fn(1.0 - share)(self._average_parameters, self._trained_parameters, None)
         # The statistics of batch normalization are averages already, as DQN treats them too
-        polyak_update(self.batch_norm_stats, get_parameters_by_name(average, ["running_"]), 1.0)
+        polyak_update(self.batch_norm_stats, self._average_stats, 1.0)
 
     def _compute_loss(
         self, replay_data: OptionReplayBufferSamples, estimates: OptionEstimates, targets: th.Tensor
@@ -346,7 +348,7 @@ class CAPS(ReuseReports, OptionCollector):
         with th.no_grad():
             last = self.policy.evaluate(part(observations, steps), option_actions[steps:])
             next_values = th.cat([values[n_sequences:], last.values])
-            next_beta = self._target_terminations(th.cat([logits[n_sequences:], last.termination_logits]))
+            next_beta = self._target_terminations(lambda: th.cat([logits[n_sequences:], last.termination_logits]))
             target_values = self.policy.evaluate(
                 part(observations, n_sequences), option_actions[n_sequences:], self.q_net_target
             ).values
@@ -355,23 +357,21 @@ class CAPS(ReuseReports, OptionCollector):
                 self.gamma,
                 next_greedy=self.policy.greedy_options(next_values).reshape(shape[:2]),
                 next_values=target_values.reshape(shape),
-                next_terminations=next_beta.reshape(shape),
+                next_terminations=next_beta.expand(len(next_values), -1).reshape(shape),
             )
         return OptionEstimates(values[:steps].reshape(shape), logits[:steps].reshape(shape)), targets
 
-    def _target_terminations(self, logits: th.Tensor) -> th.Tensor:
+    def _target_terminations(self, logits: Callable[[], th.Tensor]) -> th.Tensor:
         """
         :param logits: β before the logistic function, of shape (states, options)
-        :return: β for the targets: that of options, or what ``termination_kwargs`` says
+        :return: β for the targets: that of options, or what ``termination_kwargs`` says, the same in all states
         """
         target = self._termination.target
         if target is None or self.termination is not None:
-            return th.sigmoid(logits)
+            return th.sigmoid(logits())
         both = target if isinstance(target, tuple) else (self._scheduled_value("target_termination"),) * 2
-        sources, primitives = both
-        found = th.full_like(logits, primitives)
-        found[:, : self.options.n_sources] = sources
-        return found
+        n_sources, n_actions = self.options.n_sources, self.options.n_actions
+        return th.tensor([both[0]] * n_sources + [both[1]] * n_actions, device=self.device)
 
     def _start_actor(self, source_chances: np.ndarray) -> None:
         """

@@ -31,17 +31,18 @@ def option_targets(
     :param next_terminations: β(s')
     :return: the target of every option, of which those that agree with the action taken are to be learned
     """
-    rewards, discounts = data.rewards[..., None], gamma * ~data.dones[..., None]
-    follows = data.agreements & data.mask[..., None]
-    best = next_greedy[..., None]
-    targets = th.empty_like(next_values)
-    for t in reversed(range(len(targets))):
-        continued = next_values[t]
-        if t + 1 < len(targets):
-            continued = th.where(follows[t + 1], targets[t + 1], continued)
-        u = th.lerp(continued, continued.gather(1, best[t]), next_terminations[t])
-        th.addcmul(rewards[t], discounts[t], u, out=targets[t])
-    return targets
+    discounts = gamma * ~data.dones
+    # All of a step at once: to take a part of a tensor takes as long as to add two
+    given = (data.rewards[..., None], discounts[..., None], next_greedy[..., None], next_values, next_terminations)
+    steps = zip(*(reversed(each.unbind()) for each in given), strict=True)
+    agrees = [None, *reversed((data.agreements & data.mask[..., None]).unbind())]
+    targets: list[th.Tensor] = []
+    # What the step after each agrees with, and its target
+    for follows, (reward, discount, greedy, values, terminations) in zip(agrees, steps, strict=False):
+        continued = values if follows is None else th.where(follows, targets[-1], values)
+        u = th.lerp(continued, continued.gather(1, greedy), terminations)
+        targets.append(th.addcmul(reward, discount, u))
+    return th.stack(targets[::-1])
 
 
 def option_loss(

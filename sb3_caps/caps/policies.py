@@ -224,11 +224,10 @@ class CAPSPolicy(DQNPolicy):
         """
         if not self.shared_values or option_actions.shape[1] == 0:
             return estimates
-        values, logits = estimates
-        return OptionEstimates(
-            add_action_values(values, option_actions),
-            logits if self.termination is not None else add_action_values(logits, option_actions),
-        )
+        if self.termination is not None:
+            return estimates._replace(values=add_action_values(estimates.values, option_actions))
+        both = add_action_values(th.stack(estimates), option_actions.expand(2, -1, -1))
+        return OptionEstimates(*both.unbind())
 
     def values_and_terminations(
         self, observation: np.ndarray | dict[str, np.ndarray], option_actions: np.ndarray | None = None
