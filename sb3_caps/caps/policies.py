@@ -96,6 +96,8 @@ class CAPSPolicy(DQNPolicy):
         self.averaging = averaging
         self.gate = gate or Gate()
         self.actor_learning_rate = actor_learning_rate
+        # From which `predict` has its own: the model's, where the policy belongs to one
+        self.rng = np.random.default_rng()
         super().__init__(observation_space, action_space, lr_schedule, *args, **kwargs)
 
     def _build(self, lr_schedule: Schedule) -> None:
@@ -311,7 +313,7 @@ class CAPSPolicy(DQNPolicy):
         check_n_envs("episode_start", starts.size, n_envs)
         if state is None:
             # Deterministic is reproducible, also where the actor or a source has to draw
-            rng = np.random.default_rng(0 if deterministic else None)
+            rng = np.random.default_rng(0) if deterministic else self.rng.spawn(1)[0]
             state = (np.zeros(n_envs, dtype=np.int64), self.options.initial_states(), rng)
             starts = np.ones(n_envs, dtype=bool)
         active, source_states, rng = state

@@ -11,6 +11,7 @@ from stable_baselines3.common.noise import ActionNoise
 from stable_baselines3.common.type_aliases import Schedule
 from stable_baselines3.dqn.dqn import DQN
 
+from sb3_caps.replay.draws import drawing_from
 from sb3_caps.reuse.base import PolicyReuseAlgorithm
 from sb3_caps.reuse.episodes import EpisodeTracker, longest_trial
 from sb3_caps.reuse.options import SourceStates
@@ -156,6 +157,22 @@ class EpisodicReuseAlgorithm(PolicyReuseAlgorithm):
         normalizer = self._vec_normalize_env
         for result in self._tracker.add(reward if normalizer is None else normalizer.get_original_reward(), dones):
             self.selector.update(result)
+
+    def train(self, gradient_steps: int, batch_size: int = 100) -> None:
+        if not self.source_names:
+            super().train(gradient_steps, batch_size)
+            return
+        with drawing_from(self.rng):
+            self._train_with_sources(gradient_steps, batch_size)
+
+    def _train_with_sources(self, gradient_steps: int, batch_size: int) -> None:
+        """
+        Learn from the replay buffer: as DQN does, unless a subclass has more to learn from.
+
+        :param gradient_steps: how many
+        :param batch_size: of each
+        """
+        super().train(gradient_steps, batch_size)
 
     def dump_logs(self) -> None:
         """Write log data."""
