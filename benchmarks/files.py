@@ -22,6 +22,7 @@ from sb3_caps.studies.shared.tables import markdown
 OURS, THEIRS = (str(Path(str(package.__file__)).parent) for package in (sb3_caps, stable_baselines3))
 # Of which the median counts: a step that ends an episode takes a longer way
 N_STEPS = 101
+HEADER = ["algorithm", "", "our files", "SB3's files", "calls from file to file", "functions called so"]
 
 
 class Way:
@@ -47,7 +48,7 @@ class Way:
 def measure(do: Callable[[], Any]) -> list[str]:
     """
     :param do: does one step
-    :return: numbers of our files and of SB3's, and of functions that one file calls in another
+    :return: numbers of our files and of SB3's, of pairs of files of which one calls the other, and of functions called so
     """
     counts = []
     for _ in range(N_STEPS):
@@ -58,7 +59,8 @@ def measure(do: Callable[[], Any]) -> list[str]:
         finally:
             sys.setprofile(None)
         ours = sum(file.startswith(OURS) for file in way.files)
-        counts.append((ours, len(way.files) - ours, len(way.calls)))
+        pairs = {(caller, called) for caller, called, _ in way.calls}
+        counts.append((ours, len(way.files) - ours, len(pairs), len(way.calls)))
     return [f"{statistics.median(column)}" for column in zip(*counts, strict=True)]
 
 
@@ -89,7 +91,7 @@ def main() -> None:
         CAPS("MlpPolicy", "CartPole-v1", buffer_size=5000, source_policies=[source], **arguments),
     ]
     table = [row for model in models for row in rows(model)]
-    print(markdown(["algorithm", "", "our files", "SB3's files", "functions called from file to file"], table))
+    print(markdown(HEADER, table))
 
 
 if __name__ == "__main__":

@@ -43,6 +43,20 @@ def same(one: Any, other: Any) -> bool:
     return all(th.equal(a, b) for a, b in zip(parameters(one), parameters(other), strict=True))
 
 
+def test_nobody_else_who_draws_changes_a_run() -> None:
+    """Nor does the run change what others draw."""
+    np.random.seed(0)
+    expected = np.random.random(100)
+    runs = []
+    for seed in (1, 0):
+        np.random.seed(seed)
+        model = make()
+        np.random.seed(seed)
+        runs.append(model.learn(100))
+    assert same(*runs)
+    np.testing.assert_array_equal(np.random.random(100), expected)
+
+
 # Sources
 
 

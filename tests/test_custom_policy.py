@@ -14,13 +14,15 @@ from torch import nn
 from torch.nn import functional as F
 
 from sb3_caps import CAPS
-from sb3_caps.caps.acting import ActingNetwork
-from sb3_caps.caps.gate import EXPLORING
+from sb3_caps.caps.exploration import draw
+from sb3_caps.caps.gate import EXPLORING, OPTIONS
 from sb3_caps.caps.networks import OptionEstimates, OptionQNetwork, add_action_values
 from sb3_caps.caps.policies import CAPSPolicy
+from sb3_caps.caps.selection import CAPSSelector
 from sb3_caps.replay.type_aliases import OptionReplayBufferSamples
 from sb3_caps.reuse.episodes import Behaviour, EpisodeResult
 from sb3_caps.reuse.execution import OptionExecution
+from sb3_caps.reuse.selectors import Selector
 from sb3_caps.sources import Observations, SourcePolicy, SourceState
 from tests.paper import paper
 from tests.toy_world import LEFT, LENGTH, RIGHT, Corridor, go_left, go_right
@@ -178,20 +180,22 @@ def test_training_mode_is_told_truly() -> None:
     assert not model.q_net.training
 
 
-class SquaredCAPS(CAPS):
-    """Another loss, as a user would write it."""
+class ShrinkingCAPS(CAPS):
+    """A loss of its own for all of it: squared errors, and a penalty on large values."""
 
     def _compute_loss(
         self, replay_data: OptionReplayBufferSamples, estimates: OptionEstimates, targets: th.Tensor
     ) -> th.Tensor:
-        return F.mse_loss(estimates.values[replay_data.learned], targets[replay_data.learned])
+        values = estimates.values[replay_data.learned]
+        return F.mse_loss(values, targets[replay_data.learned]) + values.square().mean()
 
 
-def test_a_loss_of_ones_own() -> None:
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_loss_of_ones_own(whole: bool) -> None:
     """It learns what ours learns from: not from what lies outside of a sequence, nor of a source that is disabled."""
-    env = make_vec_env(Corridor, n_envs=2, seed=0)
-    sources = [go_right, go_left]
-    model = SquaredCAPS("MlpPolicy", env, source_policies=sources, learning_starts=1000, seed=0, safe=False)
+    algorithm, given = (ShrinkingCAPS, {}) if whole else (CAPS, {"loss_fn": F.mse_loss, "termination": 1.0})
+    env, sources = make_vec_env(Corridor, n_envs=2, seed=0), [go_right, go_left]
+    model = algorithm("MlpPolicy", env, source_policies=sources, learning_starts=1000, seed=0, safe=False, **given)
     model.learn(60)
     model.gate.disabled = {"go_left"}
     state = model.rng.bit_generator.state
@@ -199,7 +203,8 @@ def test_a_loss_of_ones_own() -> None:
     estimates, targets = model._estimates_and_targets(data)
     learned = data.agreements & data.mask[..., None] & th.tensor([True, False, True, True, True])
     assert (data.agreements & data.mask[..., None])[..., 1].any()
-    expected = ((estimates.values[learned] - targets[learned]) ** 2).mean()
+    errors, values = (estimates.values[learned] - targets[learned]) ** 2, estimates.values[learned]
+    expected = errors.mean() + (values**2).mean() if whole else errors.sum() / data.mask.sum()
     model.rng.bit_generator.state = state
     model.train(gradient_steps=1, batch_size=32)
     assert model.logger.name_to_value["train/loss"] == pytest.approx(expected.item(), rel=1e-5)
@@ -208,12 +213,12 @@ def test_a_loss_of_ones_own() -> None:
     assert (gradient != 0).tolist() == [True, False, True, True, True]
 
 
-class InTurns:
+class InTurns(Selector):
     """A selector of one's own: sources and exploration in turns, and the model acts by the first source."""
 
-    def __init__(self, model: CAPS) -> None:
-        sources = [Behaviour(name, is_source=True) for name in model.options.source_names]
-        self.turns, self.results = [*sources, EXPLORING], list[EpisodeResult]()
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.turns, self.results = [*self.sources, EXPLORING], list[EpisodeResult]()
         self.n_selected = 0
 
     def select(self, env: int) -> Behaviour:
@@ -227,14 +232,9 @@ class InTurns:
         return self.turns[0]
 
 
-class CAPSInTurns(CAPS):
-    def _make_selector(self) -> Any:
-        return InTurns(self)
-
-
 def test_a_selector_of_ones_own(tmp_path: Path) -> None:
     env = make_vec_env(Corridor, n_envs=2, seed=0)
-    model = CAPSInTurns("MlpPolicy", env, source_policies=[go_right, go_left], learning_starts=20, seed=0)
+    model = make(selector_class=InTurns)
     for _ in range(2):
         model.learn(300, reset_num_timesteps=False)
     chooser: Any = model.selector
@@ -244,9 +244,13 @@ def test_a_selector_of_ones_own(tmp_path: Path) -> None:
     assert sum(result.length for result in chooser.results) + model._tracker.lengths.sum() == 600
     assert all(result.reward == 1.0 for result in chooser.results if result.behaviour.name == "go_right")
     model.save(tmp_path / "model")
-    for each in (model, CAPSInTurns.load(tmp_path / "model", env=env)):
+    for each in (model, CAPS.load(tmp_path / "model", env=env)):
         assert each.predict(CELLS, deterministic=True)[0].tolist() == [RIGHT] * LENGTH
-        assert len(each.selector.results) == len(chooser.results)  # type: ignore[union-attr]
+        assert len(each.selector.results) == len(chooser.results)  # type: ignore[attr-defined]
+    # Another selector knows nothing of what this one concluded
+    ours = CAPS.load(tmp_path / "model", env=env, selector_class=None)
+    assert isinstance(ours.selector, CAPSSelector)
+    assert ours.gate.controller == OPTIONS
 
 
 class WithoutEnd(OptionExecution):
@@ -280,21 +284,46 @@ def test_an_execution_of_ones_own() -> None:
     assert len(set(active)) == 1
 
 
-class CAPSThatFollows(CAPS):
-    """An exploration of one's own: the first source, whatever is learned."""
+class Exploring(Selector):
+    def select(self, env: int) -> Behaviour:
+        return EXPLORING
 
-    def _explore(self, acting: ActingNetwork, envs: np.ndarray, mixing: bool) -> tuple[np.ndarray, np.ndarray]:
-        return np.zeros(len(envs), dtype=np.int64), np.zeros(len(envs))
+    def decide(self) -> Behaviour:
+        return OPTIONS
 
 
-def test_an_exploration_of_ones_own() -> None:
-    env = make_vec_env(Corridor, n_envs=2, seed=0)
-    model = CAPSThatFollows("MlpPolicy", env, source_policies=[go_right, go_left], learning_starts=20, safe=False)
-    model.learn(100)
-    options = model.replay_buffer.options[: model.replay_buffer.pos]
-    # What comes before learning starts is random
-    assert (options[:10] > 1).all()
-    assert (options[10:] == 0).all()
+class WithoutLeft(Exploring):
+    @property
+    def disabled(self) -> set[str]:
+        return {"go_left"}
+
+
+def boltzmann(values: np.ndarray, epsilon: float, rng: np.random.Generator, greedy: np.ndarray) -> np.ndarray:
+    """An exploration of one's own: by values alone, the hotter the more there is to explore."""
+    weights = np.exp((values - values.max(axis=1, keepdims=True)) / max(epsilon, 1e-3))
+    return draw(weights, rng.random(len(values)))
+
+
+def test_an_exploration_of_ones_own(tmp_path: Path) -> None:
+    def prepared(epsilon: float) -> np.ndarray:
+        schedule = {"exploration_initial_eps": epsilon, "exploration_final_eps": epsilon}
+        selector = WithoutLeft if epsilon == 1.0 else Exploring
+        model = make(exploration=boltzmann, selector_class=selector, gradient_steps=0, **schedule)
+        last = model.policy.acting_net.q_net[-1]
+        assert isinstance(last, nn.Linear)
+        with th.no_grad():
+            last.weight.zero_()
+            last.bias.copy_(th.tensor([0.0, 0.0, 0.5, 0.5, 1.0]))
+        model.save(tmp_path / "model")
+        model = CAPS.load(tmp_path / "model", env=model.get_env())
+        model.learn(4000)
+        return np.bincount(model.replay_buffer.options[10 : model.replay_buffer.pos].ravel(), minlength=5) / 3980
+
+    # Sources share the values of their actions: right and left
+    weights = np.exp([0.5, 0.5, 0.5, 0.5, 1.0])
+    np.testing.assert_allclose(prepared(1.0)[[0, 2, 3, 4]], weights[1:] / weights[1:].sum(), atol=0.03)
+    # Cold, what comes after the random start is the best option
+    assert prepared(0.0)[4] == 1.0
 
 
 class InAndOut(SourcePolicy):
@@ -313,9 +342,10 @@ class InAndOut(SourcePolicy):
 
 def test_a_source_of_ones_own(tmp_path: Path) -> None:
     env = make_vec_env(Corridor, n_envs=2, seed=0)
-    model = CAPSInTurns("MlpPolicy", env, source_policies=[InAndOut(), go_left], learning_starts=20, seed=0)
+    sources = [InAndOut(), go_left]
+    model = CAPS("MlpPolicy", env, source_policies=sources, learning_starts=20, seed=0, selector_class=InTurns)
     model.learn(100).save(tmp_path / "model")
-    for each in (model, CAPSInTurns.load(tmp_path / "model", env=env)):
+    for each in (model, CAPS.load(tmp_path / "model", env=env)):
         assert each.options.source_names == ["in_and_out", "go_left"]
         state, taken = None, []
         for _ in range(3):

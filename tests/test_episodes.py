@@ -332,17 +332,21 @@ def test_a_selector_of_ones_own(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_nobody_else_who_draws_changes_a_run(algorithm: type[Any]) -> None:
-    runs = []
+    runs, learned = [], []
     for noisy in (False, True):
         taken = Actions()
 
         def noise(*_: Any, noisy: bool = noisy) -> bool:
             return not noisy or np.random.random() >= 0.0
 
-        model = make(algorithm, n_envs=2, exploration_initial_eps=0.5, exploration_final_eps=0.5)
+        model = make(
+            algorithm, n_envs=2, exploration_initial_eps=0.5, exploration_final_eps=0.5, gradient_steps=1, seed=0
+        )
         model.learn(400, callback=[taken, ConvertCallback(noise)])
         runs.append(np.array(taken.actions))
+        learned.append(model.q_net.q_net[-1].bias.tolist())
     np.testing.assert_array_equal(runs[0], runs[1])
+    assert learned[0] == learned[1]
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

@@ -12,7 +12,7 @@ from sb3_caps import CAPS
 from sb3_caps.caps.exploration import RandomStretches, draw, epsilon_greedy
 from sb3_caps.caps.gate import EXPLORING, MIXING, RANDOM, SAMPLED_ACTOR
 from sb3_caps.reuse.episodes import Behaviour
-from sb3_caps.reuse.selectors import AlwaysSelector
+from sb3_caps.reuse.selectors import Selector
 from tests.toy_world import Corridor, go_left, go_right
 
 N_ENVS = 20_000
@@ -176,23 +176,27 @@ def test_only_the_episode_that_starts_is_forgotten() -> None:
     assert (np.delete(stretches.ages, 7) == 1).all()
 
 
-class Always(CAPS):
+class Always(Selector):
     """A run in which one behaviour acts in every episode."""
 
-    behaviour: Behaviour = EXPLORING
+    behaviour = EXPLORING
 
-    def _make_selector(self) -> AlwaysSelector:
-        return AlwaysSelector(self.behaviour, self.behaviour)
+    def select(self, env: int) -> Behaviour:
+        return self.behaviour
+
+    def decide(self) -> Behaviour:
+        return self.behaviour
 
 
 class Mixing(Always):
     behaviour = MIXING
 
 
-def make(algorithm: type[CAPS] = Always, **kwargs: Any) -> CAPS:
+def make(selector: type[Selector] = Always, **kwargs: Any) -> CAPS:
     env = make_vec_env(Corridor, n_envs=4, seed=0)
     arguments: dict[str, Any] = {"learning_starts": 0, "gradient_steps": 0, "buffer_size": 10_000, "seed": 0}
-    return algorithm("MlpPolicy", env, **{"source_policies": [go_right, go_left], **arguments, **kwargs})
+    arguments |= {"source_policies": [go_right, go_left], "selector_class": selector}
+    return CAPS("MlpPolicy", env, **{**arguments, **kwargs})
 
 
 def taken(model: CAPS) -> np.ndarray:
@@ -217,9 +221,14 @@ def test_stretches_of_sources_in_a_run() -> None:
     assert options.min() > 0.05
 
 
+class WithoutLeft(Mixing):
+    @property
+    def disabled(self) -> set[str]:
+        return {"go_left"}
+
+
 def test_a_disabled_source_has_no_turn() -> None:
-    model = make(Mixing, exploration_initial_eps=1.0, exploration_final_eps=1.0)
-    model.gate.disabled = {"go_left"}
+    model = make(WithoutLeft, exploration_initial_eps=1.0, exploration_final_eps=1.0)
     options = taken(model.learn(4000))
     assert options[0] > 0.2
     assert options[1] == 0
@@ -237,30 +246,30 @@ class FirstSource(Always):
     behaviour = Behaviour("go_right", is_source=True)
 
 
-@pytest.mark.parametrize("algorithm", [Always, Mixing, Sampling, Drawing, FirstSource])
-def test_how_likely_each_action_was_is_stored(algorithm: type[CAPS]) -> None:
+@pytest.mark.parametrize("selector", [Always, Mixing, Sampling, Drawing, FirstSource])
+def test_how_likely_each_action_was_is_stored(selector: type[Always]) -> None:
     """What the actor is to learn from: a source acts for certain, random actions are all alike."""
-    model = make(algorithm).learn(400)
+    model = make(selector).learn(400)
     buffer = model.replay_buffer
     found = np.exp(buffer.log_probs[: buffer.pos]).ravel()
-    if algorithm is Sampling:
+    if selector is Sampling:
         rows, envs = (each.ravel() for each in np.indices((buffer.pos, 4)))
         features = model.policy.acting_net.features(th.as_tensor(buffer.stores[None].get(rows, envs)))
         sources = th.as_tensor(buffer.option_actions[rows, envs].astype(np.int64))
         with th.no_grad():
             expected = model.policy.actor(features, sources)[1].exp().numpy()
         np.testing.assert_allclose(found, expected[np.arange(len(rows)), buffer.actions[rows, envs]], rtol=1e-4)
-    elif algorithm in (Drawing, FirstSource):
-        np.testing.assert_allclose(found, {Drawing: 1 / 3, FirstSource: 1.0}[algorithm], rtol=1e-6)
+    elif selector in (Drawing, FirstSource):
+        np.testing.assert_allclose(found, {Drawing: 1 / 3, FirstSource: 1.0}[selector], rtol=1e-6)
     else:
         # With ε of a half: a sixth for any of three actions, and a half more for the greedy one; all are alike as long
         # as nothing was found, and a source that has its turn is certain
         epsilon = {"exploration_initial_eps": 0.5, "exploration_final_eps": 0.5}
-        drawn = make(algorithm, learning_starts=0, **epsilon).learn(400).replay_buffer
+        drawn = make(selector, learning_starts=0, **epsilon).learn(400).replay_buffer
         # The very first step is before there is an exploration rate, as in DQN
         found = np.exp(drawn.log_probs[1 : drawn.pos].astype(np.float64))
         assert set(found.round(3).ravel().tolist()) - {1.0} <= {0.167, 0.333, 0.667}
-        assert (found == 1.0).any() == (algorithm is Mixing)
+        assert (found == 1.0).any() == (selector is Mixing)
 
 
 def test_before_learning_starts_all_actions_are_random() -> None:
@@ -273,7 +282,7 @@ def test_before_learning_starts_all_actions_are_random() -> None:
 def test_a_loaded_model_goes_on_with_its_turns(tmp_path: Path) -> None:
     model = make(Mixing, exploration_final_eps=1.0).learn(202)
     model.save(tmp_path / "model")
-    loaded = Mixing.load(tmp_path / "model", env=model.get_env())
+    loaded = CAPS.load(tmp_path / "model", env=model.get_env())
     ours, theirs = model._stretches, loaded._stretches
     assert ours.n_episodes == theirs.n_episodes > 0
     assert ours.mean_length == theirs.mean_length
@@ -290,6 +299,6 @@ def test_a_run_that_goes_on_knows_how_long_episodes_are() -> None:
 
 
 def test_without_sources_a_run_explores_too() -> None:
-    for algorithm in (Always, Mixing):
-        model = make(algorithm, source_policies=None, exploration_final_eps=1.0).learn(4000)
+    for selector in (Always, Mixing):
+        model = make(selector, source_policies=None, exploration_final_eps=1.0).learn(4000)
         np.testing.assert_allclose(taken(model)[:3], 1 / 3, atol=0.03)

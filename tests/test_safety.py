@@ -126,21 +126,16 @@ class Recorder(CAPSSelector):
         self.results.append(result)
 
 
-class Recorded(CAPS):
-    def _make_selector(self) -> Recorder:
-        return Recorder(self.options.source_names, self._selection, self.rng)
-
-
 def test_bad_sources_cost_little() -> None:
     """They are tried in the survey, and then in a share of the steps at most, which others have as well."""
-    model = make(Recorded, source_policies=[go_left] * 8).learn(10_000)
+    model = make(selector_class=Recorder, source_policies=[go_left] * 8).learn(10_000)
     assert isinstance(model.selector, Recorder)
     alone = sum(result.length for result in model.selector.results if result.behaviour.is_source)
     assert 0.05 * 10_000 < alone < (0.1 + 0.15) * 10_000
 
 
 def test_episodes_belong_to_one_behaviour_from_beginning_to_end() -> None:
-    model = make(Recorded).learn(4000)
+    model = make(selector_class=Recorder).learn(4000)
     assert isinstance(model.selector, Recorder)
     results = sorted(model.selector.results, key=lambda result: result.env)
     followed = dict[str, set[int]]()

@@ -1,5 +1,6 @@
 """What users of SB3 rely on without thinking of it."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -78,3 +79,26 @@ def test_steps_without_options_teach_primitives_and_no_source() -> None:
     np.testing.assert_array_equal(buffer.agreements[..., 1:], np.eye(3, dtype=bool)[buffer.actions])
     assert buffer.size() == 32
     model.train(gradient_steps=1, batch_size=32)
+
+
+def test_drawn_predictions_follow_the_seed_and_change_no_training(tmp_path: Path) -> None:
+    """As SB3's ``test_deterministic_training_common`` has it."""
+
+    def predicted(model: CAPS) -> list[int]:
+        return [int(model.predict(observation, deterministic=False)[0]) for _ in range(30)]
+
+    observation, _ = Corridor().reset(seed=0)
+    made = [CAPS("MlpPolicy", Corridor(), source_policies=[go_right], seed=seed) for seed in (0, 0, 1)]
+    for model in made:
+        model.exploration_rate = 1.0
+    before = made[0].rng.bit_generator.state
+    runs = [predicted(model) for model in made]
+    assert runs[0] == runs[1] != runs[2]
+    assert made[0].rng.bit_generator.state == before
+    # Each draws anew
+    assert len(set(runs[0])) == 3
+    made[0].save(tmp_path / "model")
+    loaded = CAPS.load(tmp_path / "model")
+    assert predicted(loaded) == predicted(made[0])
+    made[0].set_random_seed(0)
+    assert predicted(made[0]) == runs[0]

@@ -1,6 +1,8 @@
 """Which behaviour acts in each episode of CAPS."""
 
 from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +11,9 @@ from sb3_caps import CAPS
 from sb3_caps.caps.gate import ACTOR, BEST, EXPLORING, MIXING, OPTIONS, RANDOM, SAMPLED_ACTOR
 from sb3_caps.caps.selection import CAPSSelector, Selection
 from sb3_caps.reuse.episodes import Behaviour, EpisodeResult
+from sb3_caps.settings import settings
 
+ROOT = Path(__file__).resolve().parent.parent
 GOOD, BAD = Behaviour("good", is_source=True), Behaviour("bad", is_source=True)
 LEARNING = (EXPLORING, MIXING, SAMPLED_ACTOR)
 
@@ -208,3 +212,19 @@ def test_settings_are_refused_by_name() -> None:
         CAPS("MlpPolicy", "CartPole-v1", selection_kwargs={"trials": 0.5})
     with pytest.raises(ValueError, match="actor"):
         CAPS("MlpPolicy", "CartPole-v1", selection_kwargs={"actor": "no"})
+
+
+def test_every_number_has_a_row_of_ablations() -> None:
+    """One that is new has to be worth its place, and few are enough."""
+    lines = (ROOT / "docs" / "ablations.md").read_text(encoding="utf-8").splitlines()
+    rows = [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in lines if line.startswith("| `")]
+    assert len(rows) <= 12
+    assert [(name, default) for name, default, *_ in rows] == [(k, str(v)) for k, v in asdict(Selection()).items()]
+    known = {each["label"]: each["arguments"] for each in settings("reuse", "ablations").values()}
+    for name, _, does, without, measured in rows:
+        (given,) = known[without]["selection_kwargs"].items()
+        assert given[0] == name
+        assert given[1] != getattr(Selection(), name)
+        Selection(**dict([given]))
+        assert does
+        assert measured

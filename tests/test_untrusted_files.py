@@ -273,8 +273,8 @@ def test_texts_that_are_no_description(folder: Path, tmp_path: Path) -> None:
     seed, head = '"seed": 0', f'{{"format": "{content["format"]}", "arrays": {len(arrays)}'
     assert seed in text
     for changed, message in (
-        (text.replace(seed, '"seed": NaN'), "NaN is no finite number"),
-        (text.replace(seed, '"seed": -Infinity'), "-Infinity is no finite number"),
+        (text.replace(seed, '"seed": NaN'), "NaN is not a finite number"),
+        (text.replace(seed, '"seed": -Infinity'), "-Infinity is not a finite number"),
         (text.replace(seed, f"{seed}, {seed}"), "a name is there twice among"),
         (text.replace(seed, f'"seed": {"9" * 5000}'), "is damaged"),
         (f'{head}, "model": {"[" * 100_000}', "RecursionError"),
@@ -421,7 +421,7 @@ def test_a_file_takes_no_more_memory_than_it_has_bytes(folder: Path, tmp_path: P
     ("name", "inside", "message"),
     [
         ("other.zip", ["weights"], "there is no data and no policy.pth in it"),
-        ("model.zip", ["data", "policy.pth"], "its data is no JSON"),
+        ("model.zip", ["data", "policy.pth"], "its data is not JSON"),
         ("weights.pth", ["archive/data.pkl", "archive/data/0"], "no usable TorchScript file.*there is no code in it"),
         ("weights.pt", [], "no usable TorchScript file.*not a zip file"),
     ],

@@ -32,8 +32,8 @@ class ActingNetwork:
     Option values and terminations, and what the actor does, for the few observations of a step.
 
     For one observation, an operation of torch on a layer of 64 units takes longer to start than to compute; NumPy
-    starts sooner. It shares the memory of the networks' tensors, and is made anew for each rollout. Whatever it does
-    not know (other layers or classes, hooks, images, another device) is left to torch.
+    starts sooner. It shares the memory of the networks' tensors, and is made anew where an episode begins. Whatever it
+    does not know (other layers or classes, hooks, images, another device) is left to torch.
 
     :param policy: what to act by
     :param network: which network of it
@@ -52,7 +52,7 @@ class ActingNetwork:
             self.hidden, self.values = hidden, [last]
             if policy.termination is None:
                 self.terminations = [*map(_layer, self._termination_layers())]
-            largest = max(layer.weight.numel() for layer in self.network.modules() if isinstance(layer, nn.Linear))
+            largest = max(layer.weight.numel() for layer in self.network.q_net if isinstance(layer, nn.Linear))
             self.most_rows = MOST_MULTIPLICATIONS // largest
             if _are_plain(actor.policy_net) and not _is_hooked(actor.policy_net):
                 self.preferences = [*map(_layer, actor.policy_net)]
@@ -129,12 +129,15 @@ class ActingNetwork:
             and type(network.q_net[0]) is nn.Linear
             and len(network.q_net) > 1
             and not _is_hooked(network)
-            and all(parameter.is_cpu and parameter.dtype == th.float32 for parameter in network.parameters())
         )
 
 
 def _are_plain(layers: Iterable[nn.Module]) -> bool:
-    return all(type(layer) in (nn.Linear, *ACTIVATIONS) for layer in layers)
+    return all(
+        type(layer) in ACTIVATIONS
+        or (type(layer) is nn.Linear and all(each.is_cpu and each.dtype == th.float32 for each in layer.parameters()))
+        for layer in layers
+    )
 
 
 def _is_hooked(network: nn.Module) -> bool:

@@ -1,20 +1,20 @@
 """The grouped arguments of CAPS, and what it refuses among all of them."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 from stable_baselines3.common.type_aliases import Schedule
 
+from sb3_caps.caps.exploration import BuiltInExploration
 from sb3_caps.caps.selection import Selection
 from sb3_caps.replay.buffers import OptionReplayBuffer
 from sb3_caps.reuse.checks import check_number, check_whole_number
+from sb3_caps.reuse.selectors import Selector
 
 if TYPE_CHECKING:
     from sb3_caps.caps.caps import CAPS
 
-# How the options of an episode that explores are drawn
-Exploration = Literal["steps", "terminations"]
 # What CAPS learns images with, and SB3's DQN everything: ``CAPS(..., **DQN_DEFAULTS)``
 DQN_DEFAULTS: dict[str, Any] = {
     "learning_rate": 1e-4,
@@ -146,8 +146,6 @@ def check_arguments(model: "CAPS") -> None:
             f"sequence_length must be a whole number from 1 to batch_size ({model.batch_size}), which counts the steps "
             f"of all sequences, not {model.sequence_length}."
         )
-    if not issubclass(model.replay_buffer_class or OptionReplayBuffer, OptionReplayBuffer):
-        raise ValueError(f"replay_buffer_class must be an OptionReplayBuffer, not {model.replay_buffer_class}.")
     for name, group in (
         ("termination_kwargs", Termination),
         ("actor_kwargs", Actor),
@@ -156,10 +154,25 @@ def check_arguments(model: "CAPS") -> None:
         given, known = getattr(model, name), list(group.__dataclass_fields__)
         if not isinstance(given, dict) or given.keys() - set(known):
             raise ValueError(f"{name} must be a dict with some of {', '.join(known)}, not {given!r}.")
-    if model.exploration not in get_args(Exploration):
-        raise ValueError(f"exploration must be one of {get_args(Exploration)}, not {model.exploration!r}.")
+    if model.exploration not in get_args(BuiltInExploration) and not callable(model.exploration):
+        raise ValueError(
+            f"exploration must be one of {get_args(BuiltInExploration)} or a function with the parameters of "
+            f"epsilon_greedy, not {model.exploration!r}."
+        )
+    _check_replacements(model)
     for name in ("safe", "normalize_returns"):
         if not isinstance(getattr(model, name), bool):
             raise ValueError(f"{name} must be True or False, not {getattr(model, name)!r}.")
     if model.termination is not None and model.termination_kwargs.get("target") is not None:
         raise ValueError("Pass termination, which fixes β everywhere, or termination_kwargs['target'], not both.")
+
+
+def _check_replacements(model: "CAPS") -> None:
+    """Code of the user's own in place of ours."""
+    given = model.selector_class
+    if not (given is None or (isinstance(given, type) and issubclass(given, Selector))):
+        raise ValueError(f"selector_class must be None or a subclass of Selector, not {given!r}.")
+    if not callable(model.loss_fn):
+        raise ValueError(f"loss_fn must be a function such as torch.nn.functional.mse_loss, not {model.loss_fn!r}.")
+    if not issubclass(model.replay_buffer_class or OptionReplayBuffer, OptionReplayBuffer):
+        raise ValueError(f"replay_buffer_class must be an OptionReplayBuffer, not {model.replay_buffer_class}.")

@@ -1,7 +1,7 @@
 """Context-Aware Policy Reuse."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -12,17 +12,21 @@ from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.type_aliases import GymEnv, Schedule
 from stable_baselines3.common.utils import get_parameters_by_name, polyak_update
+from torch.nn import functional as F
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from sb3_caps.caps.arguments import DQN_DEFAULTS, VECTOR_DEFAULTS, Actor, Termination, check_arguments
 from sb3_caps.caps.collector import OptionCollector
+from sb3_caps.caps.exploration import Exploration
 from sb3_caps.caps.losses import actor_loss, option_loss, option_targets, termination_loss, vtrace
 from sb3_caps.caps.networks import OptionEstimates
 from sb3_caps.caps.policies import CAPSPolicy, CnnPolicy, MlpPolicy, MultiInputPolicy, OptionState
 from sb3_caps.caps.reports import ReuseReports
-from sb3_caps.caps.selection import CAPSSelector, Selection
+from sb3_caps.caps.selection import Selection
 from sb3_caps.replay.batches import part
 from sb3_caps.replay.buffers import OptionReplayBuffer
 from sb3_caps.replay.type_aliases import OptionReplayBufferSamples
+from sb3_caps.reuse.selectors import Selector
 from sb3_caps.sources.evaluate import layers_of
 
 # Beside the loss of the values: β must not decide how far a step of all goes when its gradient is clipped
@@ -83,13 +87,17 @@ class CAPS(ReuseReports, OptionCollector):
     :param exploration_schedule: The exploration rate as a function of the remaining progress,
         in place of the three ``exploration_*`` numbers
     :param exploration: How the values of options explore: ``"steps"`` draws actions, ``"terminations"``, the paper's,
-        draws options that run until they terminate
+        draws options that run until they terminate. Or a function with the parameters of ``epsilon_greedy``
     :param actor_kwargs: How the actor learns, see ``Actor``
     :param selection_kwargs: How episodes are given to sources and learners, see ``Selection``
     :param normalize_returns: Whether to learn in units of the largest return seen, so that nothing depends on the
         scale of the rewards
     :param safe: Whether whole episodes of training tell what to act by: a source, the actor or the values of options,
         these as they are or as they were at their best. Without, the values of options explore and act, as in the paper
+    :param selector_class: What chooses who acts in each episode, a subclass of ``Selector``; None for the one that
+        ``safe`` says
+    :param loss_fn: The loss of the option values: one of ``torch.nn.functional``, Huber's by default, or any function
+        that is called as they are
     :param _init_setup_model: Whether or not to build the network at the creation of the instance
     """
 
@@ -131,11 +139,13 @@ class CAPS(ReuseReports, OptionCollector):
         termination_kwargs: dict[str, Any] | None = None,
         sequence_length: int = 8,
         exploration_schedule: Schedule | None = None,
-        exploration: str = "steps",
+        exploration: Exploration = "steps",
         actor_kwargs: dict[str, Any] | None = None,
         selection_kwargs: dict[str, Any] | None = None,
         normalize_returns: bool = True,
         safe: bool = True,
+        selector_class: type[Selector] | None = None,
+        loss_fn: Callable[..., th.Tensor] = F.smooth_l1_loss,
         _init_setup_model: bool = True,
     ) -> None:
         defaults = DQN_DEFAULTS if _has_images(env) else VECTOR_DEFAULTS
@@ -180,6 +190,8 @@ class CAPS(ReuseReports, OptionCollector):
         self.selection_kwargs = selection_kwargs or {}
         self.normalize_returns = normalize_returns
         self.safe = safe
+        self.selector_class = selector_class
+        self.loss_fn = loss_fn
 
         if _init_setup_model:
             self._setup_model()
@@ -227,9 +239,11 @@ class CAPS(ReuseReports, OptionCollector):
         # Listed once: to walk through modules takes a tenth of a step
         self._trained_parameters = list(self.q_net.parameters())
         self._average_parameters: list[th.nn.Parameter] = [] if average is None else list(average.parameters())
+        self._average_stats: list[th.Tensor] = [] if average is None else get_parameters_by_name(average, ["running_"])
 
     def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "_trained_parameters", "_average_parameters"]
+        listed = ["_trained_parameters", "_average_parameters", "_average_stats"]
+        return [*super()._excluded_save_params(), *listed]
 
     def train(self, gradient_steps: int, batch_size: int = 100) -> None:
         # Switch to train mode (this affects batch norm / dropout)
@@ -267,7 +281,7 @@ class CAPS(ReuseReports, OptionCollector):
     def _sample(self, batch_size: int) -> OptionReplayBufferSamples:
         """
         :param batch_size: in steps
-        :return: sequences, with rewards in the unit of returns, and without what is no option any more
+        :return: sequences, with rewards in the unit of returns, and without what is disabled
         """
         replay_data = self.replay_buffer.sample(batch_size, env=self._vec_normalize_env)
         if self.normalize_returns:
@@ -280,14 +294,13 @@ class CAPS(ReuseReports, OptionCollector):
         """
         Let the running average follow the network: a plain mean at first, so that the start is soon forgotten.
         """
-        average = self.policy.q_net_average
-        if average is None or gradient_steps == 0:
+        if self.policy.averaging is None or gradient_steps == 0:
             return
-        assert self.policy.averaging is not None
         share = max(1.0 - (1.0 - self.policy.averaging) ** gradient_steps, gradient_steps / self._n_updates)
-        polyak_update(self._trained_parameters, self._average_parameters, share)
+        with th.no_grad():
+            get_ema_multi_avg_fn(1.0 - share)(self._average_parameters, self._trained_parameters, None)
         # The statistics of batch normalization are averages already, as DQN treats them too
-        polyak_update(self.batch_norm_stats, get_parameters_by_name(average, ["running_"]), 1.0)
+        polyak_update(self.batch_norm_stats, self._average_stats, 1.0)
 
     def _compute_loss(
         self, replay_data: OptionReplayBufferSamples, estimates: OptionEstimates, targets: th.Tensor
@@ -298,10 +311,10 @@ class CAPS(ReuseReports, OptionCollector):
         :param replay_data: sequences, with the mask of what is to be learned
         :param estimates: what the network says, of shape (length, sequences, options)
         :param targets: what the values should be, of the same shape
-        :return: Huber's loss of every option that agreed with the action taken, in the mean over the steps, and that of
-            the terminations
+        :return: that of every option that agreed with the action taken, in the mean over the steps, and that of the
+            terminations
         """
-        loss = option_loss(estimates.values, targets, replay_data.learned, replay_data.mask.sum())
+        loss = option_loss(estimates.values, targets, replay_data.learned, replay_data.mask.sum(), self.loss_fn)
         return loss + self._termination_loss(replay_data, estimates)
 
     def _termination_loss(
@@ -336,7 +349,7 @@ class CAPS(ReuseReports, OptionCollector):
         with th.no_grad():
             last = self.policy.evaluate(part(observations, steps), option_actions[steps:])
             next_values = th.cat([values[n_sequences:], last.values])
-            next_beta = self._target_terminations(th.cat([logits[n_sequences:], last.termination_logits]))
+            next_beta = self._target_terminations(lambda: th.cat([logits[n_sequences:], last.termination_logits]))
             target_values = self.policy.evaluate(
                 part(observations, n_sequences), option_actions[n_sequences:], self.q_net_target
             ).values
@@ -345,31 +358,30 @@ class CAPS(ReuseReports, OptionCollector):
                 self.gamma,
                 next_greedy=self.policy.greedy_options(next_values).reshape(shape[:2]),
                 next_values=target_values.reshape(shape),
-                next_terminations=next_beta.reshape(shape),
+                next_terminations=next_beta.expand(len(next_values), -1).reshape(shape),
             )
         return OptionEstimates(values[:steps].reshape(shape), logits[:steps].reshape(shape)), targets
 
-    def _target_terminations(self, logits: th.Tensor) -> th.Tensor:
+    def _target_terminations(self, logits: Callable[[], th.Tensor]) -> th.Tensor:
         """
         :param logits: β before the logistic function, of shape (states, options)
-        :return: β for the targets: that of options, or what ``termination_kwargs`` says
+        :return: β for the targets: that of options, or what ``termination_kwargs`` says, the same in all states
         """
         target = self._termination.target
         if target is None or self.termination is not None:
-            return th.sigmoid(logits)
+            return th.sigmoid(logits())
         both = target if isinstance(target, tuple) else (self._scheduled_value("target_termination"),) * 2
-        sources, primitives = both
-        found = th.full_like(logits, primitives)
-        found[:, : self.options.n_sources] = sources
-        return found
+        n_sources, n_actions = self.options.n_sources, self.options.n_actions
+        return th.tensor([both[0]] * n_sources + [both[1]] * n_actions, device=self.device)
 
-    def _start_actor(self) -> None:
+    def _start_actor(self, source_chances: np.ndarray) -> None:
         """
-        Let the actor begin with what the survey says is best: with each source as far as it may be the best.
+        Let the actor begin with what is known of the sources: with each as far as it may be the best.
+
+        :param source_chances: how likely each source is the best one, and at last how likely random actions are
         """
-        super()._start_actor()
-        assert isinstance(self.selector, CAPSSelector)
-        chances = self.selector.source_chances()[:-1]
+        super()._start_actor(source_chances)
+        chances = source_chances[:-1]
         self.policy.actor.start_from((1.0 - self._actor.softness) * chances, self._layers_of_best_source(chances))
         # The values come first, from whole episodes: advantages by an untrained network are noise
         self._train_actor(values_alone=True)
@@ -414,6 +426,8 @@ class CAPS(ReuseReports, OptionCollector):
             )
             advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
             beginning = actor.start_net(features)[:, actor.n_sources :]
+        # Each by itself: the loss of the values must not decide how far the policy moves
+        moved = [list(network.parameters()) for network in (actor.policy_net, actor.value_net)]
         stays = values_alone
         for _ in range(VALUE_EPOCHS if values_alone else settings.n_epochs):
             order = th.as_tensor(self.rng.permutation(n_steps), device=self.device)
@@ -430,9 +444,8 @@ class CAPS(ReuseReports, OptionCollector):
                         stays = bool((weights[rows] * (change.exp() - 1.0 - change)).mean() > settings.target_kl)
                 policy.actor_optimizer.zero_grad()
                 loss.backward()
-                # Each by itself: the loss of the values must not decide how far the policy moves
-                for part_of_it in (actor.policy_net, actor.value_net):
-                    th.nn.utils.clip_grad_norm_(part_of_it.parameters(), settings.max_grad_norm)
+                for parameters in moved:
+                    th.nn.utils.clip_grad_norm_(parameters, settings.max_grad_norm)
                 policy.actor_optimizer.step()
         self.logger.record("train/actor_value_loss", float((values - targets).square().mean()))
 

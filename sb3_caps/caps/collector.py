@@ -12,13 +12,14 @@ from stable_baselines3.common.noise import ActionNoise
 from stable_baselines3.common.type_aliases import MaybeCallback, RolloutReturn, TrainFreq
 from stable_baselines3.common.utils import obs_as_tensor, should_collect_more_steps
 from stable_baselines3.common.vec_env import VecEnv
+from stable_baselines3.dqn.dqn import DQN
 
 from sb3_caps.caps.acting import ActingNetwork
-from sb3_caps.caps.exploration import RandomStretches, epsilon_greedy
+from sb3_caps.caps.exploration import Exploration, RandomStretches, epsilon_greedy
 from sb3_caps.caps.gate import ACTOR, BEST, EXPLORING, LEARNERS, MIXING, OPTIONS, RANDOM, SAMPLED_ACTOR, Gate
 from sb3_caps.caps.networks import OptionQNetwork
 from sb3_caps.caps.policies import CAPSPolicy
-from sb3_caps.caps.selection import CAPSSelector, Selection
+from sb3_caps.caps.selection import AlwaysSelector, CAPSSelector, Selection
 from sb3_caps.replay.batches import rows_of
 from sb3_caps.replay.buffers import OptionReplayBuffer
 from sb3_caps.reuse.base import PolicyReuseAlgorithm
@@ -26,7 +27,7 @@ from sb3_caps.reuse.episodes import Behaviour, EpisodeTracker, judging_discount,
 from sb3_caps.reuse.execution import OptionExecution
 from sb3_caps.reuse.options import SourceStates
 from sb3_caps.reuse.scale import ReturnScale
-from sb3_caps.reuse.selectors import AlwaysSelector
+from sb3_caps.reuse.selectors import Selector
 from sb3_caps.sources import Observations
 
 CALL_AND_RETURN = OptionExecution("call-and-return")
@@ -47,10 +48,15 @@ class OptionCollector(PolicyReuseAlgorithm):
     q_net: OptionQNetwork
     q_net_target: OptionQNetwork
     replay_buffer: OptionReplayBuffer
-    exploration: str
+    exploration: Exploration
     normalize_returns: bool
     safe: bool
+    selector: Selector
+    selector_class: type[Selector] | None
     rng: np.random.Generator
+    # There are some as soon as a run has begun
+    _last_obs: Any
+    _last_episode_starts: np.ndarray
     _selection: Selection
     # ρ of β's online step, None where β is learned from replayed batches or fixed
     _online_termination: float | None
@@ -58,8 +64,7 @@ class OptionCollector(PolicyReuseAlgorithm):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.gate = Gate()
-        self.selector: CAPSSelector | AlwaysSelector
-        self._selector_made_for: list[float] | None = None
+        self._selector_made_for: list[Any] | None = None
         # The active option of each environment, what all options do in the last observations, and the sources' states
         self._last_options = np.zeros(0, dtype=np.int64)
         self._last_option_actions = np.zeros((0, 0), dtype=np.int64)
@@ -76,26 +81,20 @@ class OptionCollector(PolicyReuseAlgorithm):
 
     def _setup_selector(self) -> None:
         """Make the selector, or let the one that is there know of other sources."""
-        made_for = [self.safe, judging_discount(self.gamma)]
+        selector_class = self.selector_class or (CAPSSelector if self.safe else AlwaysSelector)
+        made_for, names = [selector_class, judging_discount(self.gamma)], self.options.source_names
         changed = self._selector_made_for != made_for
         if changed:
-            # Without safety nothing is known of behaviours, and returns by another discount say nothing of these
+            # What another selector concluded, or from returns by another discount, says nothing here
             self._selector_made_for = made_for
-            self.selector = self._make_selector()
+            self.selector = selector_class(names, self._selection, self.rng)
             self.gate.disabled = set()
-        if isinstance(self.selector, CAPSSelector):
-            self.selector.rng, self.selector.settings = self.rng, self._selection
-            if self.selector.source_names != self.options.source_names:
-                self.selector.set_sources(self.options.source_names)
-                changed = True
+        self.selector.settings, self.selector.rng = self._selection, self.rng
+        if self.selector.source_names != names:
+            self.selector.set_sources(names)
+            changed = True
         if changed:
             self._decide()
-
-    def _make_selector(self) -> CAPSSelector | AlwaysSelector:
-        """:return: what chooses who acts in each episode; override it for another one"""
-        if not self.safe:
-            return AlwaysSelector(EXPLORING, OPTIONS)
-        return CAPSSelector(self.options.source_names, self._selection, self.rng)
 
     def _setup_learn(
         self,
@@ -116,7 +115,6 @@ class OptionCollector(PolicyReuseAlgorithm):
     def _start_run(self) -> None:
         super()._start_run()
         starts = self._last_episode_starts
-        assert starts is not None
         discount, limit = judging_discount(self.gamma), longest_trial(self.gamma)
         if self._tracker.gamma != discount:
             self._tracker.change_discount(discount, limit)
@@ -130,8 +128,7 @@ class OptionCollector(PolicyReuseAlgorithm):
             self._tracker = EpisodeTracker(self.n_envs, discount, limit)
             self._stretches.reset(self.n_envs)
             self._scale.reset(self.n_envs)
-        if isinstance(self.selector, CAPSSelector):
-            self.selector.begin(self._total_timesteps - self._num_timesteps_at_start)
+        self.selector.begin(self._total_timesteps - self._num_timesteps_at_start)
         self._start_episodes()
 
     def collect_rollouts(
@@ -160,12 +157,11 @@ class OptionCollector(PolicyReuseAlgorithm):
         self.policy.set_training_mode(False)
         n_steps, n_episodes = 0, 0
         callback.on_rollout_start()
-        acting = self.policy.acting()
         while should_collect_more_steps(train_freq, n_steps, n_episodes):
             warm_up = self.num_timesteps < learning_starts
             if self._online_termination is not None and not warm_up:
                 self._learn_terminations()
-            actions, options, log_probs = self._choose(acting, warm_up)
+            actions, options, log_probs = self._choose(warm_up)
             new_obs, rewards, dones, infos = env.step(actions)
             assert not isinstance(new_obs, tuple)
 
@@ -197,11 +193,10 @@ class OptionCollector(PolicyReuseAlgorithm):
         callback.on_rollout_end()
         return RolloutReturn(n_steps * env.num_envs, n_episodes, continue_training=True)
 
-    def _choose(self, acting: ActingNetwork, warm_up: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _choose(self, warm_up: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """
         Let the behaviour of each environment choose an option.
 
-        :param acting: the latest networks
         :param warm_up: whether learning has not begun, so that what explores is random
         :return: the actions, the options that took them, and log μ(a|s), how likely that was
         """
@@ -215,11 +210,11 @@ class OptionCollector(PolicyReuseAlgorithm):
                 options[envs] = self.options.n_sources + self.rng.integers(self.options.n_actions, size=len(envs))
                 log_probs[envs] = -np.log(self.options.n_actions)
             elif behaviour in (EXPLORING, MIXING):
-                options[envs], log_probs[envs] = self._explore(acting, envs, mixing=behaviour == MIXING)
+                options[envs], log_probs[envs] = self._explore(self._acting, envs, mixing=behaviour == MIXING)
             else:
-                networks = self.policy.acting(best=True) if behaviour in BEST.values() else acting
+                networks = self._acting_best if behaviour in BEST.values() else self._acting
                 if behaviour in (OPTIONS, BEST[OPTIONS]):
-                    options[envs] = self._follow_values(networks, envs)
+                    options[envs] = self._follow_values(*self._evaluate(networks, envs), envs)
                 else:
                     rng = None if behaviour in (ACTOR, BEST[ACTOR]) else self.rng
                     option_actions = rows_of(self._last_option_actions, envs)
@@ -230,19 +225,19 @@ class OptionCollector(PolicyReuseAlgorithm):
                     if rng is not None:
                         log_probs[envs] = np.log(probabilities)
         actions = self._last_option_actions[np.arange(self.n_envs), options]
-        assert self._last_episode_starts is not None
         chosen = self._last_episode_starts | (options != self._last_options)
         self._use.add_step(options, chosen, self._last_option_actions == actions[:, None])
         self._last_options = options
         return actions, options, log_probs
 
-    def _follow_values(self, networks: ActingNetwork, envs: np.ndarray) -> np.ndarray:
-        """:return: the option to go on with in these environments by the values of options, without exploration"""
-        assert self._last_episode_starts is not None
+    def _evaluate(self, networks: ActingNetwork, envs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """:return: the values of options and their β in these environments"""
         sources = self._last_option_actions[:, : self.options.n_sources]
-        values, beta = networks(rows_of(self._last_obs, envs), rows_of(sources, envs))
-        execution = self._execution
-        active, starts = self._last_options[envs], self._last_episode_starts[envs]
+        return networks(rows_of(self._last_obs, envs), rows_of(sources, envs))
+
+    def _follow_values(self, values: np.ndarray, beta: np.ndarray, envs: np.ndarray) -> np.ndarray:
+        """:return: the option to go on with in these environments by the values of options, without exploration"""
+        execution, active, starts = self._execution, self._last_options[envs], self._last_episode_starts[envs]
         return execution.next_options(active, starts, execution.ends(values, beta), execution.greedy_options(values))
 
     def _explore(self, acting: ActingNetwork, envs: np.ndarray, mixing: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -258,15 +253,19 @@ class OptionCollector(PolicyReuseAlgorithm):
             return self._explore_until_they_end(acting, envs), np.full(len(envs), np.nan)
         n_sources, n_actions = self.options.n_sources, self.options.n_actions
         # As long as nothing was found there is nothing to exploit
-        no_signal = isinstance(self.selector, CAPSSelector) and self.selector.no_signal
-        epsilon = 1.0 if no_signal else self.exploration_rate
-        greedy = self._follow_values(acting, envs)
-        random = self.rng.random(len(envs)) < epsilon
-        options = np.where(random, n_sources + self.rng.integers(n_actions, size=len(envs)), greedy)
-        taken = self._last_option_actions[envs]
-        rows = np.arange(len(envs))
-        same = taken[rows, options] == taken[rows, greedy]
-        log_probs = np.log(epsilon / n_actions + (1.0 - epsilon) * same)
+        epsilon = 1.0 if self.selector.no_signal else self.exploration_rate
+        values, beta = self._evaluate(acting, envs)
+        greedy = self._follow_values(values, beta, envs)
+        if callable(self.exploration):
+            values = np.where(self.gate.mask(self.options.names), -np.inf, values)
+            options, log_probs = self.exploration(values, epsilon, self.rng, greedy), np.full(len(envs), np.nan)
+        else:
+            random = self.rng.random(len(envs)) < epsilon
+            options = np.where(random, n_sources + self.rng.integers(n_actions, size=len(envs)), greedy)
+            taken = self._last_option_actions[envs]
+            rows = np.arange(len(envs))
+            same = taken[rows, options] == taken[rows, greedy]
+            log_probs = np.log(epsilon / n_actions + (1.0 - epsilon) * same)
         if not mixing:
             return options, log_probs
         useful = np.flatnonzero(~self.gate.mask(self.options.source_names))
@@ -283,9 +282,7 @@ class OptionCollector(PolicyReuseAlgorithm):
         :param envs: the environments
         :return: the options
         """
-        assert self._last_episode_starts is not None
-        sources = self._last_option_actions[:, : self.options.n_sources]
-        values, beta = acting(rows_of(self._last_obs, envs), rows_of(sources, envs))
+        values, beta = self._evaluate(acting, envs)
         ends = CALL_AND_RETURN.ends(values, beta, draws=self.rng.random(len(values)))
         active, starts = self._last_options[envs], self._last_episode_starts[envs]
         if not (starts | ends[np.arange(len(active)), active]).any():
@@ -323,8 +320,8 @@ class OptionCollector(PolicyReuseAlgorithm):
             next_option_actions=following[:, :n_sources],
         )
         # SB3 knows the observations that episodes ended in, and those before normalisation
-        super()._store_transition(SimpleNamespace(add=add), actions, new_obs, rewards, dones, infos)  # type: ignore[arg-type]
-        self._last_option_actions = after
+        DQN._store_transition(self, SimpleNamespace(add=add), actions, new_obs, rewards, dones, infos)  # type: ignore[arg-type]
+        self._last_episode_starts, self._last_option_actions = dones, after
 
     def _query_sources(self, observations: Any, starts: np.ndarray) -> np.ndarray:
         """:return: what each option does in observations that the environments have just emitted"""
@@ -384,22 +381,24 @@ class OptionCollector(PolicyReuseAlgorithm):
 
     def _update_gate(self) -> None:
         """What ``predict`` acts by while training goes on, and the networks to keep."""
-        if isinstance(self.selector, CAPSSelector):
-            learner = self.selector.improved()
-            if learner is not None:
-                self.policy.keep_best()
-                self.selector.keep(learner)
-            if self._selection.actor and not (self._actor_started or self.selector.surveying):
-                self._start_actor()
+        learner = self.selector.improved()
+        if learner is not None:
+            self.policy.keep_best()
+            self.selector.keep(learner)
+        if not self._actor_started and (chances := self.selector.source_chances()) is not None:
+            self._start_actor(chances)
         self._decide()
 
     def _decide(self) -> None:
-        if isinstance(self.selector, CAPSSelector):
-            self.gate.disabled = self.selector.disabled
+        self.gate.disabled = self.selector.disabled
         self.gate.controller = self.selector.decide()
 
-    def _start_actor(self) -> None:
-        """The survey is over: the actor begins."""
+    def _start_actor(self, source_chances: np.ndarray) -> None:
+        """
+        Let the actor begin.
+
+        :param source_chances: how likely each source is the best one, and at last how likely random actions are
+        """
         self._actor_started = True
 
     def _start_episodes(self) -> None:
@@ -416,10 +415,13 @@ class OptionCollector(PolicyReuseAlgorithm):
             cast.setdefault(behaviour, []).append(env)
         # Who acts where: it changes with episodes alone
         self._cast = {behaviour: np.array(envs) for behaviour, envs in cast.items()}
+        # What acts is made anew here too: a user may have put other layers into the networks
         self._execution = self.policy.execution
+        self._acting = self.policy.acting()
+        self._acting_best = self.policy.acting(best=True) if cast.keys() & set(BEST.values()) else self._acting
 
     def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "_cast", "_execution"]
+        return [*super()._excluded_save_params(), "_cast", "_execution", "_acting", "_acting_best"]
 
     def _learn_terminations(self) -> None:
         """
@@ -427,9 +429,6 @@ class OptionCollector(PolicyReuseAlgorithm):
         gradient times the advantage Q_O(s', o) - max Q_O(s', ·) + ρ of the option o that arrived.
         A terminal state has no continuation, so there is none in the first state of an episode.
         """
-        assert self._last_obs is not None
-        assert self._last_episode_starts is not None
-        assert self._online_termination is not None
         arrived = th.as_tensor(~self._last_episode_starts, device=self.device)
         if not arrived.any():
             return

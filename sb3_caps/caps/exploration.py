@@ -1,8 +1,13 @@
 """How options are drawn while learning."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Literal, TypeAlias
 
 import numpy as np
+
+# How the values of options explore: what CAPS has, or a function with the parameters of `epsilon_greedy`
+BuiltInExploration = Literal["steps", "terminations"]
+Exploration: TypeAlias = BuiltInExploration | Callable[[np.ndarray, float, np.random.Generator, np.ndarray], np.ndarray]
 
 
 def epsilon_greedy(

@@ -1,5 +1,7 @@
 """What CAPS learns by, as functions of tensors: targets and losses of option values, terminations and the actor."""
 
+from collections.abc import Callable
+
 import torch as th
 from torch.nn import functional as F
 
@@ -29,30 +31,38 @@ def option_targets(
     :param next_terminations: β(s')
     :return: the target of every option, of which those that agree with the action taken are to be learned
     """
-    rewards, discounts = data.rewards[..., None], gamma * ~data.dones[..., None]
-    follows = data.agreements & data.mask[..., None]
-    best = next_greedy[..., None]
-    targets = th.empty_like(next_values)
-    for t in reversed(range(len(targets))):
-        continued = next_values[t]
-        if t + 1 < len(targets):
-            continued = th.where(follows[t + 1], targets[t + 1], continued)
-        u = th.lerp(continued, continued.gather(1, best[t]), next_terminations[t])
-        th.addcmul(rewards[t], discounts[t], u, out=targets[t])
-    return targets
+    discounts = gamma * ~data.dones
+    # All of a step at once: to take a part of a tensor takes as long as to add two
+    given = (data.rewards[..., None], discounts[..., None], next_greedy[..., None], next_values, next_terminations)
+    steps = zip(*(reversed(each.unbind()) for each in given), strict=True)
+    agrees = [None, *reversed((data.agreements & data.mask[..., None]).unbind())]
+    targets: list[th.Tensor] = []
+    # What the step after each agrees with, and its target
+    for follows, (reward, discount, greedy, values, terminations) in zip(agrees, steps, strict=False):
+        continued = values if follows is None else th.where(follows, targets[-1], values)
+        u = th.lerp(continued, continued.gather(1, greedy), terminations)
+        targets.append(th.addcmul(reward, discount, u))
+    return th.stack(targets[::-1])
 
 
-def option_loss(values: th.Tensor, targets: th.Tensor, learned: th.Tensor, n_steps: th.Tensor | int) -> th.Tensor:
+def option_loss(
+    values: th.Tensor,
+    targets: th.Tensor,
+    learned: th.Tensor,
+    n_steps: th.Tensor | int,
+    loss_fn: Callable[..., th.Tensor] = F.smooth_l1_loss,
+) -> th.Tensor:
     """
-    Huber's loss (less sensitive to outliers) of the option values.
+    The loss of the option values, by default Huber's (less sensitive to outliers).
 
     :param values: Q_O(s, ·)
     :param targets: of the same shape
     :param learned: which of them are learned: those of options that agreed with the action taken
     :param n_steps: the number of steps that the loss is a mean over
+    :param loss_fn: one of ``torch.nn.functional``, or anything that is called as they are
     :return: the loss
     """
-    losses = F.smooth_l1_loss(values, targets, reduction="none")
+    losses = loss_fn(values, targets, reduction="none")
     return (losses * learned).sum() / n_steps
 
 
@@ -68,7 +78,7 @@ def termination_loss(
     :param logits: β before the logistic function, of shape (length, sequences, options)
     :param values: Q_O(s, ·), of the same shape
     :param source_actions: the action of each source, of shape (length, sequences, sources), -1 where it is not known
-    :param disabled: which options are none any more, of shape (options,)
+    :param disabled: which options are disabled, of shape (options,)
     :param mask: which steps count, of shape (length, sequences)
     :return: cross entropy, in the mean over the steps
     """

@@ -34,22 +34,22 @@ def add_action_values(outputs: th.Tensor, option_actions: th.Tensor) -> th.Tenso
     """
     Build what is said of a source on what is said of the action that it takes.
 
-    :param outputs: of shape (states, options)
-    :param option_actions: the action of each source, of shape (states, sources); one that is not known (-1) counts as
-        the one with the lowest output
+    :param outputs: of shape (..., states, options)
+    :param option_actions: the action of each source, of shape (..., states, sources); one that is not known (-1) counts
+        as the one with the lowest output
     :return: the same, with the output of the action added to that of each source. What is learned of a source does not
         reach that of the action: following a bad source would teach that its first action is bad.
     """
-    n_sources = option_actions.shape[1]
-    sources, primitives = outputs[:, :n_sources], outputs[:, n_sources:]
+    n_sources = option_actions.shape[-1]
+    sources, primitives = outputs[..., :n_sources], outputs[..., n_sources:]
     actions = primitives.detach()
     unknown = option_actions < 0
     if unknown.any():
-        taken = actions.gather(1, option_actions.clamp(min=0))
-        taken = th.where(unknown, actions.min(dim=1, keepdim=True).values, taken)
+        taken = actions.gather(-1, option_actions.clamp(min=0))
+        taken = th.where(unknown, actions.min(dim=-1, keepdim=True).values, taken)
     else:
-        taken = actions.gather(1, option_actions)
-    return th.cat([sources + taken, primitives], dim=1)
+        taken = actions.gather(-1, option_actions)
+    return th.cat([sources + taken, primitives], dim=-1)
 
 
 class OptionQNetwork(QNetwork):

@@ -50,7 +50,7 @@ class CAPSPolicy(DQNPolicy):
         so that a source has no more to learn than what following it further adds. The paper learns them apart.
     :param averaging: How far a running average of the network follows it in each gradient step: options are executed
         by the average, which is steadier than the network. None to act by the network itself, as the paper does.
-    :param gate: What to act by, and which sources are no option
+    :param gate: What to act by, and which sources are disabled
     :param actor_learning_rate: Learning rate of the actor
     """
 
@@ -96,6 +96,8 @@ class CAPSPolicy(DQNPolicy):
         self.averaging = averaging
         self.gate = gate or Gate()
         self.actor_learning_rate = actor_learning_rate
+        # From which `predict` has its own: the model's, where the policy belongs to one
+        self.rng = np.random.default_rng()
         super().__init__(observation_space, action_space, lr_schedule, *args, **kwargs)
 
     def _build(self, lr_schedule: Schedule) -> None:
@@ -115,7 +117,7 @@ class CAPSPolicy(DQNPolicy):
         ).to(self.device)
         self.actor_before = _frozen_copy(self.actor)
         self.actor_best = _frozen_copy(self.actor)
-        self.actor_optimizer = th.optim.Adam(self.actor.parameters(), lr=self.actor_learning_rate)
+        self.actor_optimizer = th.optim.Adam(self.actor.parameters(), lr=self.actor_learning_rate, fused=True)
 
     def make_q_net(self) -> OptionQNetwork:
         """:return: a network with an output for each option"""
@@ -142,7 +144,7 @@ class CAPSPolicy(DQNPolicy):
         return OptionExecution(self.execution_mode, tuple(np.where(disabled, -np.inf, self.margin).tolist()))
 
     def disabled(self) -> th.Tensor:
-        """:return: which options are none any more, of shape (options,)"""
+        """:return: which options are disabled, of shape (options,)"""
         return th.as_tensor(self.gate.mask(self.options.names), device=self.device)
 
     def begin_episode(self) -> None:
@@ -224,11 +226,10 @@ class CAPSPolicy(DQNPolicy):
         """
         if not self.shared_values or option_actions.shape[1] == 0:
             return estimates
-        values, logits = estimates
-        return OptionEstimates(
-            add_action_values(values, option_actions),
-            logits if self.termination is not None else add_action_values(logits, option_actions),
-        )
+        if self.termination is not None:
+            return estimates._replace(values=add_action_values(estimates.values, option_actions))
+        both = add_action_values(th.stack(estimates), option_actions.expand(2, -1, -1))
+        return OptionEstimates(*both.unbind())
 
     def values_and_terminations(
         self, observation: np.ndarray | dict[str, np.ndarray], option_actions: np.ndarray | None = None
@@ -312,7 +313,7 @@ class CAPSPolicy(DQNPolicy):
         check_n_envs("episode_start", starts.size, n_envs)
         if state is None:
             # Deterministic is reproducible, also where the actor or a source has to draw
-            rng = np.random.default_rng(0 if deterministic else None)
+            rng = np.random.default_rng(0) if deterministic else self.rng.spawn(1)[0]
             state = (np.zeros(n_envs, dtype=np.int64), self.options.initial_states(), rng)
             starts = np.ones(n_envs, dtype=bool)
         active, source_states, rng = state

@@ -10,6 +10,7 @@ from sb3_caps.caps.gate import ACTOR, BEST, EXPLORING, LEARNERS, MIXING, OPTIONS
 from sb3_caps.reuse.checks import check_number
 from sb3_caps.reuse.episodes import Behaviour, EpisodeResult
 from sb3_caps.reuse.evidence import Evidence, chances
+from sb3_caps.reuse.selectors import Selector
 
 # What acts otherwise after more learning
 CHANGING = (*LEARNERS, EXPLORING, MIXING)
@@ -27,7 +28,7 @@ class Selection:
     :param memory: What learns is judged by its episodes of about this share of the steps so far, the latest
     :param confidence: By how many standard errors of the difference what was learned must be better than the best
         source to be acted by
-    :param disable_errors: By how many standard errors a source must be worse than random actions to be no option
+    :param disable_errors: By how many standard errors a source must be worse than random actions to be disabled
     :param actor: Whether an actor learns beside the values of options
     """
 
@@ -49,7 +50,19 @@ class Selection:
             raise ValueError(f"selection_kwargs['actor'] must be True or False, not {self.actor!r}.")
 
 
-class CAPSSelector:
+class AlwaysSelector(Selector):
+    """The null selector: the values of options explore in every episode, and the model acts by them."""
+
+    def select(self, env: int) -> Behaviour:
+        """:return: who acts while learning"""
+        return EXPLORING
+
+    def decide(self) -> Behaviour:
+        """:return: what the model acts by"""
+        return OPTIONS
+
+
+class CAPSSelector(Selector):
     """
     Whole episodes tell what policies are worth long before values do.
 
@@ -67,9 +80,10 @@ class CAPSSelector:
     :param rng: random numbers
     """
 
+    settings: Selection
+
     def __init__(self, source_names: Sequence[str], settings: Selection, rng: np.random.Generator) -> None:
-        self.settings, self.rng = settings, rng
-        self.sources: list[Behaviour] = []
+        self.source_names: list[str] = []
         actors = (ACTOR, SAMPLED_ACTOR) if settings.actor else ()
         self.learners = [OPTIONS, *actors]
         # By name: discounted returns to compare, and rewards for people
@@ -84,12 +98,7 @@ class CAPSSelector:
         self.running: Counter[Behaviour] = Counter()
         # What the kept networks act by, None before any are kept
         self.kept: Behaviour | None = None
-        self.set_sources(source_names)
-
-    @property
-    def source_names(self) -> list[str]:
-        """The names of the sources, in their order."""
-        return [each.name for each in self.sources]
+        super().__init__(source_names, settings, rng)
 
     def set_sources(self, names: Sequence[str]) -> None:
         """
@@ -97,12 +106,12 @@ class CAPSSelector:
 
         :param names: of all sources
         """
-        for gone in {each.name for each in self.sources} - set(names):
+        for gone in set(self.source_names) - set(names):
             self.evidence.pop(gone, None)
             self.rewards.pop(gone, None)
-        if not {each.name for each in self.sources} >= set(names):
+        if not set(self.source_names) >= set(names):
             self.surveying, self.survey_steps = True, 0
-        self.sources = [Behaviour(name, is_source=True) for name in names]
+        super().set_sources(names)
 
     def restore(self, evidence: dict[str, Evidence], rewards: dict[str, Evidence]) -> None:
         """
@@ -286,8 +295,13 @@ class CAPSSelector:
         better = self.of(learner).beats(self.of(source), self.spread, self.settings.confidence)
         return learner if better else source
 
-    def source_chances(self) -> np.ndarray:
-        """:return: how likely each source is the best one, and at last how likely random actions are"""
+    def source_chances(self) -> np.ndarray | None:
+        """
+        :return: how likely each source is the best one, and at last how likely random actions are, for the actor to
+            begin with; None without an actor, and as long as sources are being tried
+        """
+        if self.surveying or not self.settings.actor:
+            return None
         known = [self.of(each) for each in [*self.sources, RANDOM]]
         if min(each.n for each in known) == 0:
             return np.full(len(known), 1.0 / len(known))

@@ -1,5 +1,6 @@
 """Replay buffers that keep, beside the observations, what the sources do there."""
 
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -7,6 +8,8 @@ import torch as th
 from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
 from stable_baselines3.common.type_aliases import TensorDict
 from stable_baselines3.common.vec_env import VecNormalize
+
+from sb3_caps.replay.draws import drawing_from
 
 
 class SourceReplayBufferSamples(NamedTuple):
@@ -76,12 +79,15 @@ class SourceReplayBuffer(ReplayBuffer):
     :param kwargs: see SB3
     """
 
+    # What draws samples: the model's own, where it belongs to one
+    rng: np.random.Generator
     # By which a buffer that was saved can be told to be that of other sources
     option_names: list[str] | None = None
 
     def __init__(self, *args: Any, n_sources: int = 0, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.n_sources = n_sources
+        self.rng = np.random.default_rng()
         self.answers = SourceAnswers(self.buffer_size, (self.n_envs, n_sources, self.action_dim))
 
     def add(  # type: ignore[override]
@@ -103,7 +109,8 @@ class SourceReplayBuffer(ReplayBuffer):
         :param env: what to normalise by
         :return: these steps
         """
-        found: Any = super().sample(batch_size, env)
+        with drawing_from(self.rng) if self.n_sources else nullcontext():
+            found: Any = super().sample(batch_size, env)
         drawn: SourceReplayBufferSamples = found
         return drawn
 

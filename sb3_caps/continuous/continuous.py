@@ -257,7 +257,7 @@ class ContinuousCAPS(ReuseReports, ContinuousReuseAlgorithm):
         self._start_episodes()
 
     def _decide(self) -> None:
-        """What ``predict`` acts by while training goes on, and which sources are no option."""
+        """What ``predict`` acts by while training goes on, and which sources are disabled."""
         if self.options.n_sources:
             self.gate.controller = self.selector.decide() if self.safe else OPTIONS
             self.gate.disabled = self.selector.disabled

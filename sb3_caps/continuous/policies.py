@@ -53,6 +53,8 @@ class ContinuousCAPSPolicy(SACPolicy):
         self.options = options if options is not None else BoxOptionSet(None, observation_space, action_space)
         self.gate = gate or Gate(ACTOR)
         self.execution_mode: Execution = execution
+        # From which `predict` has its own: the model's, where the policy belongs to one
+        self.rng = np.random.default_rng()
         super().__init__(observation_space, action_space, lr_schedule, *args, **kwargs)
 
     def _build(self, lr_schedule: Schedule) -> None:
@@ -99,7 +101,7 @@ class ContinuousCAPSPolicy(SACPolicy):
         return OptionExecution(self.execution_mode, tuple(np.where(disabled, -np.inf, 0.0).tolist()))
 
     def disabled(self) -> th.Tensor:
-        """:return: which options are none any more, of shape (options,)"""
+        """:return: which options are disabled, of shape (options,)"""
         return th.as_tensor(self.gate.mask(self.options.names), device=self.device)
 
     def keep_best(self) -> None:
@@ -206,7 +208,7 @@ class ContinuousCAPSPolicy(SACPolicy):
         starts = np.zeros(n_envs, dtype=bool) if episode_start is None else np.asarray(episode_start, dtype=bool)
         check_n_envs("episode_start", starts.size, n_envs)
         if state is None:
-            rng = np.random.default_rng(0 if deterministic else None)
+            rng = np.random.default_rng(0) if deterministic else self.rng.spawn(1)[0]
             state = (np.zeros(n_envs, dtype=np.int64), self.options.initial_states(), rng)
             starts = np.ones(n_envs, dtype=bool)
         active, source_states, rng = state

@@ -18,7 +18,7 @@ LEARNING = (EXPLORING, MIXING)
 CHANGING = (*LEARNING, OPTIONS)
 # How likely a source has to be better than random actions to guide
 BETTER = 0.7
-# By how many standard errors a source must be worse than random actions to be no option
+# By how many standard errors a source must be worse than random actions to be disabled
 DISABLE_ERRORS = 3.0
 # By how many the learner must have got worse
 COLLAPSE_ERRORS = 1.0

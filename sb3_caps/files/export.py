@@ -1,5 +1,6 @@
 """Models and sources as arrays and a plain description: files that can be loaded without running anything."""
 
+import inspect
 import math
 import pkgutil
 import reprlib
@@ -145,7 +146,7 @@ def model_from_export(
         raise _damaged(path, error) from error
     found = content["algorithm"] if part == "model" else "source policy"
     if found not in [base.__name__ for base in algorithm.__mro__]:
-        raise ValueError(f"{path} is no {algorithm.__name__} model, this is a {found}: pass it in source_policies.")
+        raise ValueError(f"{path} is not a {algorithm.__name__} model, this is a {found}: pass it in source_policies.")
     described = content["policy"]
     own = {key: value for key, value in described["arguments"].items() if key in CAPS_NETWORK}
     policy_kwargs = _layer_arguments(described) | own | (given.get("policy_kwargs") or {})
@@ -224,8 +225,12 @@ def _describe_arguments(model: BaseAlgorithm) -> tuple[dict[str, Any], list[str]
             arguments[name] = value
         except ValueError as error:
             left_out.append(str(error))
-    code = sorted(model.policy_kwargs.keys() & {"optimizer_class", "optimizer_kwargs"})
-    return arguments, [*left_out, *(f"policy_kwargs[{name!r}] is code" for name in code)]
+    code = [
+        f"policy_kwargs[{name!r}]" for name in ("optimizer_class", "optimizer_kwargs") if name in model.policy_kwargs
+    ]
+    parameters = inspect.signature(type(model)).parameters
+    code += [name for name in ("selector_class", "loss_fn") if vars(model)[name] is not parameters[name].default]
+    return arguments, [*left_out, *(f"{name} is code" for name in code)]
 
 
 def _states(selector: Any, name: str) -> dict[str, Any]:

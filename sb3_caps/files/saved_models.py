@@ -34,7 +34,7 @@ def check_saved_model(path: ModelPath, algorithm: type[BaseAlgorithm]) -> None:
         saved, fits = _name_of_theirs(data), "source_names" in data
     if not fits:
         raise ValueError(
-            f"{path} is no {algorithm.__name__} model, this is a {saved} model: load it with {saved}.load(...), "
+            f"{path} is not a {algorithm.__name__} model, this is a {saved} model: load it with {saved}.load(...), "
             "or pass it in source_policies to reuse it."
         )
 
@@ -55,7 +55,7 @@ def saved_attributes(path: ModelPath) -> dict[str, Any]:
             return json.loads(archive.read("data"))
     except Exception as error:  # there is nothing that a zip file with other bits in it may not raise
         reason = f"{type(error).__name__}: {error}"
-        raise ValueError(f"{path} is damaged, or no saved model ({reason}).") from error
+        raise ValueError(f"{path} is damaged, or not a saved model ({reason}).") from error
     finally:
         if isinstance(path, (str, pathlib.Path)):
             file.close()
@@ -65,7 +65,7 @@ def saved_attributes(path: ModelPath) -> dict[str, Any]:
 
 def check_format(archive: zipfile.ZipFile) -> None:
     """
-    Refuse what is no saved model before anything of it is read: other files may be of any size, and compressed.
+    Refuse what is not a saved model before anything of it is read: other files may be of any size, and compressed.
 
     :param archive: a file
     """
@@ -74,7 +74,7 @@ def check_format(archive: zipfile.ZipFile) -> None:
         raise ValueError(f"there is no {' and no '.join(sorted(missing))} in it")
     with archive.open("data") as data:
         if data.read(1) != b"{":
-            raise ValueError("its data is no JSON")
+            raise ValueError("its data is not JSON")
 
 
 def _is_related(name: str, algorithm: type[BaseAlgorithm]) -> bool:

@@ -200,6 +200,7 @@ ARGUMENTS: dict[str, Kind] = {
     "safe": BOOLEAN,
 }
 NOT_EXPORTED = {"policy", "env", "device", "policy_kwargs", "replay_buffer_class", "source_policies", "tensorboard_log"}
+NOT_EXPORTED |= {"selector_class", "loss_fn"}
 # How far a model has come, by the names of its attributes
 PROGRESS = {
     "num_timesteps": COUNT,

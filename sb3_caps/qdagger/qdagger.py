@@ -150,10 +150,10 @@ class QDagger(EpisodicReuseAlgorithm):
         temperature = self.value_temperature
         return temperature * min(temperature, 1.0) * F.cross_entropy(q_values / temperature, teacher_actions)
 
-    def train(self, gradient_steps: int, batch_size: int = 100) -> None:
+    def _train_with_sources(self, gradient_steps: int, batch_size: int) -> None:
         weight = self.distillation_weight
         if weight == 0:
-            super().train(gradient_steps, batch_size)
+            super()._train_with_sources(gradient_steps, batch_size)
             return
         self.policy.set_training_mode(True)
         self._update_learning_rate(self.policy.optimizer)

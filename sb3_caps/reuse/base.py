@@ -20,7 +20,6 @@ from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 from sb3_caps.files.export import is_export, model_from_export
 from sb3_caps.files.save_util import atomic_write, read_pickle, write_pickle
 from sb3_caps.files.saved_models import check_saved_model
-from sb3_caps.replay.buffers import OptionReplayBuffer
 from sb3_caps.reuse import checks
 from sb3_caps.reuse.action_names import action_names, option_labels
 from sb3_caps.reuse.options import OptionSet
@@ -86,8 +85,7 @@ class PolicyReuse(OffPolicyAlgorithm):
         self._use = used if used is not None and len(used.steps) == len(self.options) else OptionUse(len(self.options))
         # A loaded model goes on where its random numbers were
         self.rng = rng or np.random.default_rng(self.seed)
-        if isinstance(self.replay_buffer, OptionReplayBuffer):
-            self.replay_buffer.rng = self.rng
+        self._share_rng()
 
     def set_random_seed(self, seed: int | None = None) -> None:
         """
@@ -98,6 +96,13 @@ class PolicyReuse(OffPolicyAlgorithm):
         super().set_random_seed(seed)
         if seed is not None:
             self.rng = np.random.default_rng(seed)
+            self._share_rng()
+
+    def _share_rng(self) -> None:
+        """Let the parts that draw draw from the model's own numbers."""
+        for part in (vars(self).get("replay_buffer"), vars(self).get("policy")):
+            if hasattr(part, "rng"):
+                part.rng = self.rng
 
     def _setup_schedules(self, total_timesteps: int) -> None:
         """
@@ -383,7 +388,7 @@ class PolicyReuse(OffPolicyAlgorithm):
         found = read_pickle(path)
         checks.check_replay_buffer(found, self, self.options.names, self._buffer_arguments(), str(path))
         found.device = self.device
-        if isinstance(found, OptionReplayBuffer):
+        if hasattr(found, "rng"):
             found.rng = self.rng
         if isinstance(found, HerReplayBuffer) and self.env is not None:
             found.set_env(self.env)

@@ -11,6 +11,7 @@ from stable_baselines3.common.noise import ActionNoise
 from stable_baselines3.common.type_aliases import Schedule
 from stable_baselines3.dqn.dqn import DQN
 
+from sb3_caps.replay.draws import drawing_from
 from sb3_caps.reuse.base import PolicyReuseAlgorithm
 from sb3_caps.reuse.episodes import EpisodeTracker, longest_trial
 from sb3_caps.reuse.options import SourceStates
@@ -96,13 +97,13 @@ class EpisodicReuseAlgorithm(PolicyReuseAlgorithm):
     def _start_run(self) -> None:
         super()._start_run()
         assert self._last_episode_starts is not None
-        # Where the environments were reset, what was paid before belongs to no episode any more
+        # Where the environments were reset, what was paid before no longer belongs to an episode
         if len(self._sources) != self.n_envs or self._last_episode_starts.all():
             limit = longest_trial(self.gamma) if self.selector_class.cuts_episodes else np.inf
             self._tracker = EpisodeTracker(self.n_envs, self.gamma, limit)
             self._sources, self._last_options = np.zeros((2, self.n_envs), dtype=np.int64)
             self._source_states = self.options.initial_states()
-            self.selector.begin()
+            self.selector.begin(self._total_timesteps)
 
     def _sample_action(
         self, learning_starts: int, action_noise: ActionNoise | None = None, n_envs: int = 1
@@ -156,6 +157,22 @@ class EpisodicReuseAlgorithm(PolicyReuseAlgorithm):
         normalizer = self._vec_normalize_env
         for result in self._tracker.add(reward if normalizer is None else normalizer.get_original_reward(), dones):
             self.selector.update(result)
+
+    def train(self, gradient_steps: int, batch_size: int = 100) -> None:
+        if not self.source_names:
+            super().train(gradient_steps, batch_size)
+            return
+        with drawing_from(self.rng):
+            self._train_with_sources(gradient_steps, batch_size)
+
+    def _train_with_sources(self, gradient_steps: int, batch_size: int) -> None:
+        """
+        Learn from the replay buffer: as DQN does, unless a subclass has more to learn from.
+
+        :param gradient_steps: how many
+        :param batch_size: of each
+        """
+        super().train(gradient_steps, batch_size)
 
     def dump_logs(self) -> None:
         """Write log data."""

@@ -1,8 +1,9 @@
 """Who acts in the next episode: what the selectors of all algorithms have in common."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -10,10 +11,36 @@ from sb3_caps.reuse.episodes import Behaviour, EpisodeResult
 from sb3_caps.reuse.evidence import Evidence
 
 
-class Selector(Protocol):
+class Selector:
     """
     Chooses the behaviour of each episode, and in the end what the model acts by.
+
+    A subclass has ``select`` and ``decide``. All else is here as it is for one that concludes nothing from results.
+
+    :param source_names: the names of the sources
+    :param settings: the numbers of the algorithm's own selector
+    :param rng: random numbers
     """
+
+    def __init__(self, source_names: Sequence[str], settings: Any, rng: np.random.Generator) -> None:
+        self.settings, self.rng = settings, rng
+        self.set_sources(source_names)
+
+    def set_sources(self, names: Sequence[str]) -> None:
+        """
+        Select among these sources from now on.
+
+        :param names: of all sources
+        """
+        self.source_names = list(names)
+        self.sources = [Behaviour(name, is_source=True) for name in names]
+
+    def begin(self, total_steps: int) -> None:
+        """
+        Begin a run, with new episodes in all environments.
+
+        :param total_steps: how many steps it has
+        """
 
     def select(self, env: int) -> Behaviour:
         """
@@ -22,7 +49,7 @@ class Selector(Protocol):
         :param env: the environment that it starts in
         :return: who acts
         """
-        ...
+        raise NotImplementedError()
 
     def update(self, result: EpisodeResult) -> None:
         """
@@ -30,38 +57,42 @@ class Selector(Protocol):
 
         :param result: what came of it
         """
-        ...
 
     def decide(self) -> Behaviour:
         """:return: what the model should act by, as far as is known"""
-        ...
+        raise NotImplementedError()
 
+    @property
+    def disabled(self) -> set[str]:
+        """The names of the sources that are no longer options."""
+        return set()
 
-class AlwaysSelector:
-    """
-    The null selector: one behaviour learns in every episode, and one acts afterwards.
+    @property
+    def no_signal(self) -> bool:
+        """Whether there is nothing to learn from yet, so that whatever explores is random."""
+        return False
 
-    :param learning: who acts while learning
-    :param acting: what the model acts by
-    """
-
-    def __init__(self, learning: Behaviour, acting: Behaviour) -> None:
-        self.learning, self.acting = learning, acting
-
-    def select(self, env: int) -> Behaviour:
-        """:return: who acts while learning"""
-        return self.learning
-
-    def update(self, result: EpisodeResult) -> None:
+    def improved(self) -> Behaviour | None:
         """
-        Nothing is concluded from results.
+        Tell when networks are worth keeping as they are.
 
-        :param result: what came of an episode
+        :return: the learner that has just come to be worth more than what was kept, None for none
+        """
+        return None
+
+    def keep(self, learner: Behaviour) -> None:
+        """
+        Remember that the networks are kept as they are.
+
+        :param learner: what they act by
         """
 
-    def decide(self) -> Behaviour:
-        """:return: what the model acts by"""
-        return self.acting
+    def source_chances(self) -> np.ndarray | None:
+        """
+        :return: what an actor begins with: how likely each source is the best one, and at last how likely random
+            actions are; None as long as none is to begin
+        """
+        return None
 
 
 # Who acts where no source does: the policy being learned, with some exploration or none, and random actions alone
@@ -69,7 +100,7 @@ LEARNED, RANDOM = Behaviour("learned"), Behaviour("random")
 
 
 @dataclass(eq=False)
-class EvidenceSelector:
+class EvidenceSelector(Selector):
     """
     Base of the selectors that choose by what is known of each behaviour. A subclass says who comes next.
 
@@ -88,12 +119,12 @@ class EvidenceSelector:
     rng: np.random.Generator
 
     def __post_init__(self) -> None:
-        self.sources = [Behaviour(name, is_source=True) for name in self.source_names]
+        self.set_sources(self.source_names)
         self.evidence = {behaviour: Evidence() for behaviour in [*self.sources, *self.others]}
         self.running: Counter[Behaviour] = Counter()
         self.largest = 0.0
 
-    def begin(self) -> None:
+    def begin(self, total_steps: int) -> None:
         """Forget the episodes under way: the environments were reset."""
         self.running.clear()
 

@@ -17,7 +17,7 @@ from sb3_caps.studies.reuse.worlds.errands import worst_actions
 from sb3_caps.studies.reuse.worlds.minatar import MinAtar
 
 STEPS, HORIZON, GAMMA = 50_000, 200, 0.99
-# Steps of value iteration after which nothing changes any more
+# Steps of value iteration after which nothing changes
 N_BACKUPS = 500
 N_HARMFUL = 3
 TORQUES = np.linspace(-2.0, 2.0, 5, dtype=np.float32)

@@ -73,7 +73,7 @@ def this_command() -> list[str]:
 
 def discard_damaged(run: Run) -> None:
     """
-    Set aside the files of a finished run that cannot be read; the run is then not finished any more.
+    Set aside the files of a finished run that cannot be read; the run is then no longer finished.
 
     :param run: any run
     """
