@@ -4,9 +4,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from sb3_caps.sources.masks import random_actions
+
 
 def epsilon_greedy(
-    values: np.ndarray, epsilon: float, rng: np.random.Generator, greedy: np.ndarray | None = None
+    values: np.ndarray,
+    epsilon: float,
+    rng: np.random.Generator,
+    greedy: np.ndarray | None = None,
+    allowed: np.ndarray | None = None,
 ) -> np.ndarray:
     """
     Choose an option for each environment, each on its own.
@@ -15,6 +21,7 @@ def epsilon_greedy(
     :param epsilon: probability to draw the option at random
     :param rng: random numbers
     :param greedy: the option where it is not drawn; None for that of the highest value
+    :param allowed: which options to draw from, of the shape of the values; None for all
     :return: an option for each environment
     """
     if greedy is None:
@@ -22,7 +29,7 @@ def epsilon_greedy(
     if epsilon <= 0.0:
         return greedy
     n_envs, n_options = values.shape
-    return np.where(rng.random(n_envs) < epsilon, rng.integers(n_options, size=n_envs), greedy)
+    return np.where(rng.random(n_envs) < epsilon, random_actions(n_envs, n_options, rng, allowed), greedy)
 
 
 def draw(weights: np.ndarray, uniform: np.ndarray) -> np.ndarray:
