@@ -3,7 +3,7 @@
 import inspect
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -352,6 +352,21 @@ def _each(callbacks: list[Any]) -> Iterator[Any]:
             yield from _each(callback.callbacks)
 
 
+@contextmanager
+def evaluated_with_masks(callback: EvalCallback) -> Iterator[None]:
+    """
+    Let SB3 evaluate a model with the action masks of the environments.
+
+    :param callback: evaluates its model in here
+    """
+    model = callback.model
+    callback.model = with_masks(model, callback.eval_env)
+    try:
+        yield
+    finally:
+        callback.model = model
+
+
 class ReuseEvalCallback(EvalCallback):
     """
     SB3's ``EvalCallback``, which evaluates the learner alone besides, as ``eval/learner_mean_reward``. While CAPS acts
@@ -386,14 +401,8 @@ class ReuseEvalCallback(EvalCallback):
             acting = with_masks(other, self.eval_env)
             reward, _ = evaluate_policy(acting, self.eval_env, self.n_eval_episodes, self.deterministic, warn=self.warn)
             self.logger.record(f"eval/{tag}_mean_reward", float(np.mean(reward)))
-        model = self.model
-        # SB3 evaluates what it finds here
-        self.model = with_masks(model, self.eval_env)
-        try:
-            with learner.acting() if self.learner_alone else nullcontext():
-                goes_on = super()._on_step()
-        finally:
-            self.model = model
+        with learner.acting() if self.learner_alone else nullcontext(), evaluated_with_masks(self):
+            goes_on = super()._on_step()
         if not differs:
             # They are the same, and the table on the screen is written already
             for form in self.logger.output_formats:
