@@ -28,8 +28,9 @@ from sb3_caps.replay.buffers import OptionReplayBuffer
 from sb3_caps.reuse.callbacks import ReuseEvalCallback, run_episode
 from sb3_caps.reuse.episodes import Behaviour
 from sb3_caps.reuse.evaluation import discounted_returns
-from sb3_caps.sources import evaluate_sources
+from sb3_caps.sources import as_source, evaluate_sources
 from sb3_caps.sources.masks import action_masks_of, has_action_masks, random_actions
+from sb3_caps.studies.reuse.references import Alone
 from sb3_caps.studies.reuse.worlds import BatchedVecEnv
 from sb3_caps.studies.reuse.worlds.railway import Railway
 from tests.paper import paper
@@ -95,23 +96,23 @@ def strict_sources() -> list[Any]:
 @pytest.mark.parametrize(
     ("steps", "arguments"),
     [
-        (100_000, {"train_freq": 64}),
-        (20_000, {"train_freq": 64, "source_policies": None}),
-        (20_000, paper(train_freq=64)),
-        (20_000, {"safe": False, "train_freq": 64, "termination": 0.3}),
+        (100_000, {"actor_kwargs": {"interval": 20_000, "n_epochs": 1}}),
+        (5_000, {"source_policies": None}),
+        (5_000, paper()),
+        (5_000, {"safe": False, "termination": 0.3}),
     ],
 )
 def test_nothing_is_done_that_is_not_allowed(steps: int, arguments: dict[str, Any]) -> None:
     env = make_vec_env(Strict, 8, seed=0)
-    model = CAPS("MlpPolicy", env, **(SMALL | {"source_policies": strict_sources()} | arguments))
-    model.learn(steps)
+    given = SMALL | {"source_policies": strict_sources()} | arguments | {"train_freq": 64}
+    model = CAPS("MlpPolicy", env, **given).learn(steps)
     assert model.num_timesteps >= steps
     buffer = model.replay_buffer
     # What the buffer keeps of s says the same
     data = buffer.get_sequences(np.arange(buffer.size()), np.zeros(buffer.size(), dtype=np.int64))
     assert data.action_masks is not None
-    assert data.action_masks[: data.actions.numel()].gather(1, data.actions.flatten()[:, None]).all()
-    assert len(set(buffer.actions.flatten().tolist())) == N_ACTIONS
+    kept = data.action_masks[: data.actions.numel()].gather(1, data.actions.flatten()[:, None])
+    assert kept[data.mask.flatten()].all()
 
 
 def test_every_behaviour_knows_the_masks() -> None:
@@ -477,13 +478,32 @@ class Hidden(VecEnvWrapper):
         return self.venv.step_wait()
 
 
+def test_trains_of_the_railway() -> None:
+    """Who asks for a train that there is none of stays; the wrong train is one of those that there are."""
+    world, rng = Railway(("ABC", "BD"), [("A", "D")]), np.random.default_rng(0)
+    states = np.repeat([[1, 0, 0]], 1000, axis=0)
+    assert world.action_masks(states)[0].tolist() == [True, False, True, True]
+    arrived = world.step(states, np.full(1000, 0), rng)[0][:, 0]
+    counts = np.bincount(arrived, minlength=4)
+    assert counts[1] == 0
+    assert counts[[2, 3]].min() > 15
+    assert counts[0] > 900
+    states = np.repeat([[2, 0, 0]], 1000, axis=0)
+    assert set(world.step(states, np.full(1000, 0), rng)[0][:, 0]) == {2}
+    # From A to D by B, where one train in ten goes to any of three: checked by simulation
+    env = BatchedVecEnv(world, 100, 0)
+    found = discounted_returns(Alone(as_source(world.policy(0.9))), env, 0.9, 2000)
+    assert found.mean() == pytest.approx(world.optimum(0.9), abs=4 * found.std() / np.sqrt(2000))
+
+
 def test_masks_pay() -> None:
     """From one end of a railway to the other: most of its sixteen stations cannot be gone to from where one is."""
     world = Railway(("ABCDEFGH", "BIJKLC", "FMNOPG"), [("A", "H")], horizon=60)
     returns = []
     for wrapper in (lambda env: env, Hidden):
         env, eval_env = (wrapper(BatchedVecEnv(world, 8, seed)) for seed in (0, 1))
-        model = CAPS("MlpPolicy", env, source_policies=[world.go_to("A"), world.go_to("H")], seed=0).learn(5000)
+        small: dict[str, Any] = {"policy_kwargs": {"net_arch": [32]}, "train_freq": 8, "seed": 0}
+        model = CAPS("MlpPolicy", env, source_policies=[world.go_to("A"), world.go_to("H")], **small).learn(8000)
         returns.append(discounted_returns(model, eval_env, 0.99, 100).mean() / world.optimum(0.99))
-    assert returns[0] > 0.9
-    assert returns[0] > returns[1] + 0.1
+    assert returns[0] > 0.7
+    assert returns[0] > returns[1] + 0.3
