@@ -303,7 +303,7 @@ class Telling(MaskableCorridor):
 
     def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         *found, infos = super().step(action)
-        return *found, infos | {"action_mask": self.action_masks()}  # type: ignore[return-value]
+        return *found, infos | {"action_mask": self.action_masks()}
 
 
 @pytest.mark.parametrize("sequence_length", [1, 8])
@@ -324,9 +324,10 @@ def test_nothing_is_learned_online_from_what_is_not_allowed() -> None:
     arguments = SMALL | paper(learning_rate=1e-3, termination_kwargs={"learning_rate": 0.1})
     model = CAPS("MlpPolicy", env, source_policies=[go_right], **arguments).learn(100)
     found = []
+    last: Any = model.q_net.q_net[-1]
     for value in (0.0, 1000.0):
         with th.no_grad():
-            model.q_net.q_net[-1].bias[-1] += value  # type: ignore[union-attr, operator]
+            last.bias[-1] += value
         before = [each.clone() for each in model.q_net.termination_net.parameters()]
         model._learn_terminations()
         parameters = list(model.q_net.termination_net.parameters())
@@ -386,11 +387,13 @@ def test_steps_without_masks_beside_those_with() -> None:
     """As after `extend` by someone else's steps: there all is allowed."""
     space, actions = spaces.Box(0, 1, (1,)), spaces.Discrete(3)
     buffer = OptionReplayBuffer(4, space, actions, n_sources=1)
-    step = np.zeros((1, 1), np.float32), np.zeros((1, 1), np.float32), np.array([0]), np.zeros(1), np.zeros(1), [{}]
+    here = np.zeros((1, 1), np.float32)
+    names = ("obs", "next_obs", "action", "reward", "done", "infos")
+    step: dict[str, Any] = dict(zip(names, (here, here, np.array([0]), np.zeros(1), np.zeros(1), [{}]), strict=True))
     mask = np.array([[True, False, True]])
-    buffer.add(*step)
-    buffer.add(*step, action_masks=mask, next_action_masks=~mask)
-    buffer.add(*step)
+    buffer.add(**step)
+    buffer.add(**step, action_masks=mask, next_action_masks=~mask)
+    buffer.add(**step)
     data = buffer.get_sequences(np.arange(3), np.zeros(3, dtype=np.int64))
     assert data.action_masks is not None
     everything = [True, True, True]
@@ -408,7 +411,7 @@ def test_a_loaded_model_goes_on_with_masks(exported: bool, tmp_path: Path) -> No
     loaded = CAPS.load(path, env=make_vec_env(Strict, 2, seed=0))
     loaded.load_replay_buffer(tmp_path / "buffer")
     assert loaded.replay_buffer.forbidden is not None
-    np.testing.assert_array_equal(loaded.replay_buffer.forbidden, model.replay_buffer.forbidden)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(loaded.replay_buffer.forbidden, model.replay_buffer.forbidden)
     loaded.learn(600, reset_num_timesteps=False)
     discounted_returns(loaded, make_vec_env(Strict, 2, seed=5), 0.99, 20)
     assert loaded.num_timesteps == 1200
@@ -434,10 +437,11 @@ def test_a_model_with_masks_is_a_source(tmp_path: Path) -> None:
 def test_evaluations_pass_masks_on() -> None:
     env, eval_env = make_vec_env(Strict, 2, seed=0), make_vec_env(Strict, 1, seed=1)
     model: Any = CAPS("MlpPolicy", env, source_policies=strict_sources(), **SMALL)
-    callbacks = [ReuseEvalCallback(eval_env, eval_freq=100, n_eval_episodes=3, learner_alone=alone) for alone in (0, 1)]
+    often: dict[str, Any] = {"eval_freq": 100, "n_eval_episodes": 3}
+    callbacks = [ReuseEvalCallback(eval_env, learner_alone=alone, **often) for alone in (False, True)]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        model.learn(600, [*callbacks, MaskableEvalCallback(eval_env, eval_freq=100, n_eval_episodes=3)])
+        model.learn(600, [*callbacks, MaskableEvalCallback(eval_env, **often)])
         for controller in (OPTIONS, ACTOR, SAMPLED_ACTOR, Behaviour(model.options.names[0], is_source=True)):
             model.policy.gate = model.gate = Gate(controller)
             for acting in (model, model.learner()):
@@ -451,15 +455,15 @@ def test_evaluations_pass_masks_on() -> None:
     assert callbacks[0].model is model
     evaluate_sources(strict_sources(), eval_env, 3)
     with pytest.warns(UserWarning, match="predict got none, so that it may do what is not allowed: pass action_masks"):
-        model.predict(eval_env.reset(), deterministic=True)
+        model.predict(single.reset(seed=0)[0], deterministic=True)
 
 
 def test_an_evaluation_is_reproducible() -> None:
     """Also where a source acts alone and does what is not allowed, so that random actions take its place."""
     model = CAPS("MlpPolicy", Strict(), source_policies=strict_sources(), **SMALL)
     model.policy.gate = Gate(Behaviour(model.options.names[1], is_source=True))
-    found = [discounted_returns(model, make_vec_env(Strict, 1, seed=3), 0.99, 20) for _ in range(2)]
-    np.testing.assert_array_equal(*found)
+    first, second = (discounted_returns(model, make_vec_env(Strict, 1, seed=3), 0.99, 20) for _ in range(2))
+    np.testing.assert_array_equal(first, second)
 
 
 # --- learning ---
