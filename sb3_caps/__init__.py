@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sb3_caps.prql import PRQL
     from sb3_caps.qdagger import QDagger
     from sb3_caps.reuse.schedules import PiecewiseLinear
-    from sb3_caps.sources import SourcePolicy, as_source, each
+    from sb3_caps.sources import SourcePolicy, as_source, each, with_masks
     from sb3_caps.sources.features import SourceFeatures, VecSourceFeatures
 
 __version__ = "0.1.0"
@@ -38,6 +38,7 @@ __all__ = [
     "as_source",
     "each",
     "export_source",
+    "with_masks",
 ]
 
 # Imported when it is first asked for: torch takes seconds, and the help of the command line does without it
@@ -58,6 +59,7 @@ _WHERE = {
     "as_source": "sources",
     "each": "sources",
     "export_source": "files.export",
+    "with_masks": "sources.masks",
 }
 
 

@@ -17,7 +17,7 @@ from sb3_caps.caps.reports import ReuseReports
 from sb3_caps.extras import require
 from sb3_caps.reuse.base import PolicyReuse
 from sb3_caps.reuse.callbacks import hyperparameters
-from sb3_caps.sources import SourceWorth, evaluate_sources
+from sb3_caps.sources import SourceWorth, evaluate_sources, with_masks
 
 # As the Hub shows a video beside the card, and as SB3's own models have their normalisation
 VIDEO, NORMALIZER = "replay.mp4", "vec_normalize.pkl"
@@ -156,7 +156,8 @@ def _worths(model: PolicyReuse, env: VecEnv, n_eval_episodes: int) -> list[Sourc
     if isinstance(model, ReuseReports) and model.gate.controller.is_source:
         players["its learner alone"] = model.learner()
     for name, player in players.items():
-        returns, _ = evaluate_policy(player, env, n_eval_episodes, return_episode_rewards=True, warn=False)
+        acting = with_masks(player, env)
+        returns, _ = evaluate_policy(acting, env, n_eval_episodes, return_episode_rewards=True, warn=False)
         found.append(SourceWorth(name, float(np.mean(returns)), float(np.std(returns)), n_eval_episodes))
     return found
 
@@ -204,7 +205,7 @@ def _record(model: PolicyReuse, env: VecEnv, length: int, file: Path) -> None:
         observation: Any = recorder.reset()
         state, starts = None, np.ones(env.num_envs, dtype=bool)
         for _ in range(length):
-            actions, state = model.predict(observation, state, starts, deterministic=True)
+            actions, state = with_masks(model, env).predict(observation, state, starts, deterministic=True)
             observation, _, starts, _ = recorder.step(actions)
         if recorder.recording:
             recorder._stop_recording()

@@ -206,6 +206,21 @@ def test_enjoy_a_saved_model(folder: Path, capsys: pytest.CaptureFixture[str]) -
         assert "Mean reward:" in capsys.readouterr().out
 
 
+def test_environments_with_action_masks(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is not allowed there is an error."""
+    gym.register("Masked-v0", entry_point="tests.test_masks:Strict")
+    Path("own.yml").write_text(yaml.safe_dump({"Masked-v0": {"policy": "MlpPolicy", "n_timesteps": 60}}))
+    try:
+        arguments = ["--env", "Masked-v0", "-conf", "own.yml", *QUICK[2:]]
+        assert main(["train", *arguments, "--eval-freq", "30"]) == 0
+        assert main(["enjoy", "--env", "Masked-v0", "--no-render", "-n", "200"]) == 0
+        assert "Mean reward:" in capsys.readouterr().out
+        trials = ["--n-trials", "1", "--n-jobs", "1", "--n-evaluations", "1", "--no-optim-plots"]
+        assert main(["optimize", *arguments, *trials, "--judge", "model"]) == 0
+    finally:
+        gym.registry.pop("Masked-v0")
+
+
 def test_a_refused_run_leaves_no_folder(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     train = ["train", "--env", "CartPole-v1", "-n", "40", *QUICK]
     assert main(train) == 0

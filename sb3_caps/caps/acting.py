@@ -74,17 +74,21 @@ class ActingNetwork:
             return values, np.full(values.shape, self.policy.termination, dtype=np.float32)
         return values, sigmoid(self._complete(_through(self.terminations, hidden), source_actions))
 
-    def action_probabilities(self, observations: Observations, source_actions: np.ndarray) -> np.ndarray:
+    def action_probabilities(
+        self, observations: Observations, source_actions: np.ndarray, action_masks: np.ndarray | None = None
+    ) -> np.ndarray:
         """
         :param observations: one for each environment
-        :param source_actions: the actions of the sources, of shape (environments, sources)
+        :param source_actions: the actions of the sources, of shape (environments, sources), -1 where it has none
+        :param action_masks: which actions are allowed, of shape (environments, actions), None for all
         :return: how likely the actor is to take each action, of shape (environments, actions)
         """
         if self.preferences is None or not self._takes(observations):
             with th.no_grad():
                 features = self.network.features(obs_as_tensor(observations, self.policy.device))
                 sources = th.as_tensor(source_actions, device=self.policy.device)
-                found: np.ndarray = self.actor(features, sources)[1].exp().cpu().numpy()
+                masks = None if action_masks is None else th.as_tensor(action_masks, device=self.policy.device)
+                found: np.ndarray = self.actor(features, sources, masks)[1].exp().cpu().numpy()
             return found
         outputs = _through(self.preferences, self._flat(observations))
         n_sources, rows = self.actor.n_sources, np.arange(len(outputs))
@@ -92,9 +96,12 @@ class ActingNetwork:
         share = min(max(self.actor.share.item(), 0.0), 1.0 - 1e-6)
         prior = np.full(learned.shape, (1.0 - share) / learned.shape[1], dtype=np.float32)
         votes = share * softmax(outputs[:, :n_sources]) if n_sources else outputs[:, :0]
+        if action_masks is not None:
+            votes = votes * (source_actions >= 0)
         for i in range(n_sources):
             prior[rows, source_actions[:, i]] += votes[:, i]
-        return softmax(learned + np.log(prior))
+        logits = learned + np.log(prior)
+        return softmax(logits if action_masks is None else np.where(action_masks, logits, -np.inf))
 
     def _takes(self, observations: Observations) -> bool:
         return not isinstance(observations, dict) and len(observations) <= self.most_rows

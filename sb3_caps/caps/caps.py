@@ -101,6 +101,7 @@ class CAPS(ReuseReports, OptionCollector):
     :param _init_setup_model: Whether or not to build the network at the creation of the instance
     """
 
+    _warned_of_masks = False
     policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {
         "MlpPolicy": MlpPolicy,
         "CnnPolicy": CnnPolicy,
@@ -327,10 +328,12 @@ class CAPS(ReuseReports, OptionCollector):
         """
         if self.termination is not None or self._online_termination is not None:
             return 0.0
-        mask = replay_data.mask
+        mask, action_masks = replay_data.mask, replay_data.action_masks
         sources = replay_data.option_actions[: mask.numel()].reshape(*mask.shape, self.options.n_sources)
+        if action_masks is not None:
+            action_masks = action_masks[: mask.numel()].reshape(*mask.shape, self.options.n_actions)
         return TERMINATION_WEIGHT * termination_loss(
-            estimates.termination_logits, estimates.values, sources, self.policy.disabled(), mask
+            estimates.termination_logits, estimates.values, sources, self.policy.disabled(), mask, action_masks
         )
 
     def _estimates_and_targets(self, replay_data: OptionReplayBufferSamples) -> tuple[OptionEstimates, th.Tensor]:
@@ -345,6 +348,7 @@ class CAPS(ReuseReports, OptionCollector):
         observations, option_actions = replay_data.observations, replay_data.option_actions
         # The successor of a step is the next step of its sequence: only that of the last one is seen here
         steps = length * n_sequences
+        next_allowed = None if replay_data.allowed is None else replay_data.allowed[n_sequences:]
         values, logits = self.policy.evaluate(part(observations, 0, steps), option_actions[:steps])
         with th.no_grad():
             last = self.policy.evaluate(part(observations, steps), option_actions[steps:])
@@ -356,9 +360,10 @@ class CAPS(ReuseReports, OptionCollector):
             targets = option_targets(
                 replay_data,
                 self.gamma,
-                next_greedy=self.policy.greedy_options(next_values).reshape(shape[:2]),
+                next_greedy=self.policy.greedy_options(next_values, next_allowed).reshape(shape[:2]),
                 next_values=target_values.reshape(shape),
                 next_terminations=next_beta.expand(len(next_values), -1).reshape(shape),
+                next_allowed=None if next_allowed is None else next_allowed.reshape(shape),
             )
         return OptionEstimates(values[:steps].reshape(shape), logits[:steps].reshape(shape)), targets
 
@@ -409,7 +414,8 @@ class CAPS(ReuseReports, OptionCollector):
             ended = policy.features_of(data.ended, int(data.last_steps.sum()), settings.batch_size)
         n_steps = len(features)
         with th.no_grad():
-            old_log_probs = actor(features, data.option_actions)[1].gather(1, data.actions[:, None])[:, 0]
+            old_log_probs = actor(features, data.option_actions, data.action_masks)[1]
+            old_log_probs = old_log_probs.gather(1, data.actions[:, None])[:, 0]
             weights = (old_log_probs - data.log_probs).exp().clamp(max=1.0)
             values = actor.value_net(features)[:, 0]
             next_values = th.cat([values[1:], values[-1:]])
@@ -434,7 +440,8 @@ class CAPS(ReuseReports, OptionCollector):
             for rows in order.split(settings.batch_size):
                 loss = (actor.value_net(features[rows])[:, 0] - targets[rows]).square().mean()
                 if not stays:
-                    learned, log_probs = actor(features[rows], data.option_actions[rows])
+                    masks = None if data.action_masks is None else data.action_masks[rows]
+                    learned, log_probs = actor(features[rows], data.option_actions[rows], masks)
                     log_probs = log_probs.gather(1, data.actions[rows, None])[:, 0]
                     old = old_log_probs[rows]
                     loss = loss + actor_loss(log_probs, old, advantages[rows], weights[rows], settings.clip_range)
@@ -464,9 +471,16 @@ class CAPS(ReuseReports, OptionCollector):
         :param state: The active options, as the last call returned them; None to choose anew
         :param episode_start: Which environments start an episode
         :param deterministic: Whether to choose greedily and to terminate where β ≥ 0.5
-        :param action_masks: Which actions the environments allow, for source policies of MaskablePPO
+        :param action_masks: Which actions the environments allow, of shape (environments, actions); None for all
         :return: the actions and the next state
         """
+        if action_masks is None and self._has_action_masks and not self._warned_of_masks:
+            self._warned_of_masks = True
+            warnings.warn(
+                "The environments have action masks and predict got none, so that it may do what is not allowed: pass "
+                "action_masks, or evaluate with_masks(model, env).",
+                stacklevel=2,
+            )
         epsilon = 0.0 if deterministic else self.exploration_rate
         return self.policy.predict(observation, state, episode_start, deterministic, epsilon, action_masks)
 

@@ -29,6 +29,7 @@ from sb3_caps.reuse.options import SourceStates
 from sb3_caps.reuse.scale import ReturnScale
 from sb3_caps.reuse.selectors import Selector
 from sb3_caps.sources import Observations
+from sb3_caps.sources.masks import check_action_masks, random_actions
 
 CALL_AND_RETURN = OptionExecution("call-and-return")
 
@@ -69,6 +70,8 @@ class OptionCollector(PolicyReuseAlgorithm):
         self._last_options = np.zeros(0, dtype=np.int64)
         self._last_option_actions = np.zeros((0, 0), dtype=np.int64)
         self._last_source_states: SourceStates = ()
+        # Which actions are allowed there, None where the environments do not tell
+        self._last_action_masks: np.ndarray | None = None
         self._tracker = EpisodeTracker(0, 1.0)
         self._stretches = RandomStretches(0)
         self._scale = ReturnScale(self.gamma, 0)
@@ -207,8 +210,8 @@ class OptionCollector(PolicyReuseAlgorithm):
             if behaviour.is_source:
                 options[envs] = self.options.names.index(behaviour.name)
             elif behaviour == RANDOM or (warm_up and behaviour in (EXPLORING, MIXING)):
-                options[envs] = self.options.n_sources + self.rng.integers(self.options.n_actions, size=len(envs))
-                log_probs[envs] = -np.log(self.options.n_actions)
+                options[envs], n_allowed = self._random(envs)
+                log_probs[envs] = -np.log(n_allowed)
             elif behaviour in (EXPLORING, MIXING):
                 options[envs], log_probs[envs] = self._explore(self._acting, envs, mixing=behaviour == MIXING)
             else:
@@ -219,21 +222,43 @@ class OptionCollector(PolicyReuseAlgorithm):
                     rng = None if behaviour in (ACTOR, BEST[ACTOR]) else self.rng
                     option_actions = rows_of(self._last_option_actions, envs)
                     chosen, probabilities = self.policy.actor_options(
-                        networks, rows_of(self._last_obs, envs), option_actions, rng
+                        networks, rows_of(self._last_obs, envs), option_actions, rng, self._masks(envs)
                     )
                     options[envs] = chosen
                     if rng is not None:
                         log_probs[envs] = np.log(probabilities)
         actions = self._last_option_actions[np.arange(self.n_envs), options]
+        if self._last_action_masks is not None and (actions < 0).any():
+            # A source that acts alone and does what is not allowed there
+            envs = np.flatnonzero(actions < 0)
+            options[envs], n_allowed = self._random(envs)
+            log_probs[envs] = -np.log(n_allowed)
+            actions = self._last_option_actions[np.arange(self.n_envs), options]
         chosen = self._last_episode_starts | (options != self._last_options)
         self._use.add_step(options, chosen, self._last_option_actions == actions[:, None])
         self._last_options = options
         return actions, options, log_probs
 
     def _evaluate(self, networks: ActingNetwork, envs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """:return: the values of options and their β in these environments"""
+        """:return: the values of options and their β in these environments, among those that are allowed"""
         sources = self._last_option_actions[:, : self.options.n_sources]
-        return networks(rows_of(self._last_obs, envs), rows_of(sources, envs))
+        found = networks(rows_of(self._last_obs, envs), rows_of(sources, envs))
+        return self._execution.among(self._allowed(envs), *found)
+
+    def _masks(self, envs: np.ndarray) -> np.ndarray | None:
+        """:return: which actions are allowed in these environments, None for all"""
+        return None if self._last_action_masks is None else self._last_action_masks[envs]
+
+    def _allowed(self, envs: np.ndarray) -> np.ndarray | None:
+        """:return: which options are allowed in these environments, None for all"""
+        return None if self._last_action_masks is None else self._last_option_actions[envs] >= 0
+
+    def _random(self, envs: np.ndarray) -> tuple[np.ndarray, np.ndarray | int]:
+        """:return: options of random actions that are allowed, and out of how many"""
+        masks = self._masks(envs)
+        actions = random_actions(len(envs), self.options.n_actions, self.rng, masks)
+        n_allowed = self.options.n_actions if masks is None else masks.sum(axis=1)
+        return self.options.n_sources + actions, n_allowed
 
     def _follow_values(self, values: np.ndarray, beta: np.ndarray, envs: np.ndarray) -> np.ndarray:
         """:return: the option to go on with in these environments by the values of options, without exploration"""
@@ -251,7 +276,6 @@ class OptionCollector(PolicyReuseAlgorithm):
         """
         if self.exploration == "terminations":
             return self._explore_until_they_end(acting, envs), np.full(len(envs), np.nan)
-        n_sources, n_actions = self.options.n_sources, self.options.n_actions
         # As long as nothing was found there is nothing to exploit
         epsilon = 1.0 if self.selector.no_signal else self.exploration_rate
         values, beta = self._evaluate(acting, envs)
@@ -261,18 +285,23 @@ class OptionCollector(PolicyReuseAlgorithm):
             options, log_probs = self.exploration(values, epsilon, self.rng, greedy), np.full(len(envs), np.nan)
         else:
             random = self.rng.random(len(envs)) < epsilon
-            options = np.where(random, n_sources + self.rng.integers(n_actions, size=len(envs)), greedy)
+            drawn, n_allowed = self._random(envs)
+            options = np.where(random, drawn, greedy)
             taken = self._last_option_actions[envs]
             rows = np.arange(len(envs))
             same = taken[rows, options] == taken[rows, greedy]
-            log_probs = np.log(epsilon / n_actions + (1.0 - epsilon) * same)
+            log_probs = np.log(epsilon / n_allowed + (1.0 - epsilon) * same)
         if not mixing:
             return options, log_probs
         useful = np.flatnonzero(~self.gate.mask(self.options.source_names))
         observations = rows_of(self._original_observations(), envs)
         parts = list(observations.values()) if isinstance(observations, dict) else [observations]
-        options = self._stretches.choose(envs, options, useful, parts, self.rng)
-        return options, np.where(self._stretches.has_turn[envs], 0.0, log_probs)
+        chosen = self._stretches.choose(envs, options, useful, parts, self.rng)
+        has_turn = self._stretches.has_turn[envs]
+        if self._last_action_masks is not None:
+            # A source that does what is not allowed is left out for a step
+            has_turn = has_turn & (taken[rows, chosen] >= 0)
+        return np.where(has_turn, chosen, options), np.where(has_turn, 0.0, log_probs)
 
     def _explore_until_they_end(self, acting: ActingNetwork, envs: np.ndarray) -> np.ndarray:
         """
@@ -283,11 +312,12 @@ class OptionCollector(PolicyReuseAlgorithm):
         :return: the options
         """
         values, beta = self._evaluate(acting, envs)
+        allowed = self._allowed(envs)
         ends = CALL_AND_RETURN.ends(values, beta, draws=self.rng.random(len(values)))
         active, starts = self._last_options[envs], self._last_episode_starts[envs]
         if not (starts | ends[np.arange(len(active)), active]).any():
             return active
-        chosen = epsilon_greedy(values, self.exploration_rate, self.rng)
+        chosen = epsilon_greedy(values, self.exploration_rate, self.rng, allowed=allowed)
         return CALL_AND_RETURN.next_options(active, starts, ends, chosen)
 
     def _store(
@@ -306,7 +336,9 @@ class OptionCollector(PolicyReuseAlgorithm):
         self._check_step(new_obs, rewards, dones, infos)
         n_sources = self.options.n_sources
         original: Any = new_obs if self._vec_normalize_env is None else self._vec_normalize_env.get_original_obs()
-        arrived = self._actions_after_truncation(original, dones, infos)
+        truncated = [i for i in np.flatnonzero(dones).tolist() if infos[i].get("TimeLimit.truncated", False)]
+        masks, masks_at_ends = self._last_action_masks, self._masks_after_truncation(truncated, infos)
+        arrived = self._actions_after_truncation(original, truncated, infos, masks_at_ends)
         before, after = self._last_option_actions, self._query_sources(original, dones)
         # The buffer keeps what sources do where an episode was cut off, and acting goes on from the new one
         following = after.copy() if arrived else after
@@ -319,28 +351,49 @@ class OptionCollector(PolicyReuseAlgorithm):
             option_actions=before[:, :n_sources],
             next_option_actions=following[:, :n_sources],
         )
+        if self._last_action_masks is not None and masks_at_ends is not None:
+            next_masks = self._last_action_masks.copy()
+            next_masks[truncated] = masks_at_ends[truncated]
+            add = partial(add, action_masks=masks, next_action_masks=next_masks)
         # SB3 knows the observations that episodes ended in, and those before normalisation
         DQN._store_transition(self, SimpleNamespace(add=add), actions, new_obs, rewards, dones, infos)  # type: ignore[arg-type]
         self._last_episode_starts, self._last_option_actions = dones, after
 
     def _query_sources(self, observations: Any, starts: np.ndarray) -> np.ndarray:
         """:return: what each option does in observations that the environments have just emitted"""
+        self._last_action_masks = self._action_masks()
+        emitted = self.options.as_emitted(observations)
         option_actions, self._last_source_states = self.options.actions(
-            self.options.as_emitted(observations), self._last_source_states, starts, self._action_masks(), self.rng
+            emitted, self._last_source_states, starts, self._last_action_masks, self.rng
         )
         return option_actions
 
+    def _masks_after_truncation(self, truncated: list[int], infos: list[dict[str, Any]]) -> np.ndarray | None:
+        """
+        :param truncated: which episodes were
+        :param infos: what the environments told
+        :return: which actions are allowed where episodes were truncated: all, but for what ``infos`` tell by
+            Gymnasium's ``"action_mask"``, as the environments are in their next episode. None where they have no masks.
+        """
+        if not self._has_action_masks:
+            return None
+        masks = np.ones((self.n_envs, self.options.n_actions), dtype=bool)
+        for i in truncated:
+            if "action_mask" in infos[i]:
+                masks[i] = check_action_masks(infos[i]["action_mask"], 1, self.options.n_actions)
+        return masks
+
     def _actions_after_truncation(
-        self, original: Any, dones: np.ndarray, infos: list[dict[str, Any]]
+        self, original: Any, truncated: list[int], infos: list[dict[str, Any]], masks: np.ndarray | None
     ) -> dict[int, np.ndarray]:
         """
         :param original: the observations that came, before normalisation
-        :param dones: which episodes ended
+        :param truncated: which episodes were
         :param infos: with the observations that they ended in
+        :param masks: which actions are allowed there
         :return: what each option does in the observations that episodes were truncated in, by environment. After a
             terminal state nothing follows.
         """
-        truncated = [i for i in np.flatnonzero(dones).tolist() if infos[i].get("TimeLimit.truncated", False)]
         if not truncated or not self.options.n_sources:
             return {}
         observations = {key: value.copy() for key, value in _by_key(original).items()}
@@ -354,7 +407,6 @@ class OptionCollector(PolicyReuseAlgorithm):
             for key, value in _by_key(terminal).items():
                 observations[key][i] = value
         emitted = self.options.as_emitted(observations if isinstance(original, dict) else observations[None])
-        masks = None if self._action_masks() is None else np.ones((self.n_envs, self.options.n_actions), dtype=bool)
         starts = np.zeros(self.n_envs, dtype=bool)
         actions, _ = self.options.actions(emitted, self._last_source_states, starts, masks, self.rng)
         return {i: actions[i] for i in truncated}
@@ -430,13 +482,19 @@ class OptionCollector(PolicyReuseAlgorithm):
         A terminal state has no continuation, so there is none in the first state of an episode.
         """
         arrived = th.as_tensor(~self._last_episode_starts, device=self.device)
+        options = th.as_tensor(self._last_options, device=self.device)[:, None]
+        allowed = None
+        if self._last_action_masks is not None:
+            # An option that arrives where it is not allowed ends there, whatever its β is
+            allowed = th.as_tensor(self._last_option_actions >= 0, device=self.device)
+            arrived &= allowed.gather(1, options)[:, 0]
         if not arrived.any():
             return
         sources = th.as_tensor(self._last_option_actions[:, : self.options.n_sources], device=self.device)
         estimates = self.policy.complete(self.q_net(obs_as_tensor(self._last_obs, self.device)), sources)
-        options = th.as_tensor(self._last_options, device=self.device)[:, None]
         values = estimates.values.detach()
-        advantages = values.gather(1, options)[:, 0] - values.max(dim=1).values + self._online_termination
+        best = (values if allowed is None else values.masked_fill(~allowed, -th.inf)).max(dim=1).values
+        advantages = values.gather(1, options)[:, 0] - best + self._online_termination
         loss = (estimates.terminations.gather(1, options)[:, 0] * advantages * arrived).sum()
         self.policy.termination_optimizer.zero_grad()
         loss.backward()

@@ -5,13 +5,19 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
+from sb3_caps.sources.masks import random_actions
+
 # How the values of options explore: what CAPS has, or a function with the parameters of `epsilon_greedy`
 BuiltInExploration = Literal["steps", "terminations"]
 Exploration: TypeAlias = BuiltInExploration | Callable[[np.ndarray, float, np.random.Generator, np.ndarray], np.ndarray]
 
 
 def epsilon_greedy(
-    values: np.ndarray, epsilon: float, rng: np.random.Generator, greedy: np.ndarray | None = None
+    values: np.ndarray,
+    epsilon: float,
+    rng: np.random.Generator,
+    greedy: np.ndarray | None = None,
+    allowed: np.ndarray | None = None,
 ) -> np.ndarray:
     """
     Choose an option for each environment, each on its own.
@@ -20,6 +26,7 @@ def epsilon_greedy(
     :param epsilon: probability to draw the option at random
     :param rng: random numbers
     :param greedy: the option where it is not drawn; None for that of the highest value
+    :param allowed: which options to draw from, of the shape of the values; None for all
     :return: an option for each environment
     """
     if greedy is None:
@@ -27,7 +34,7 @@ def epsilon_greedy(
     if epsilon <= 0.0:
         return greedy
     n_envs, n_options = values.shape
-    return np.where(rng.random(n_envs) < epsilon, rng.integers(n_options, size=n_envs), greedy)
+    return np.where(rng.random(n_envs) < epsilon, random_actions(n_envs, n_options, rng, allowed), greedy)
 
 
 def draw(weights: np.ndarray, uniform: np.ndarray) -> np.ndarray:

@@ -14,6 +14,7 @@ def option_targets(
     next_greedy: th.Tensor,
     next_values: th.Tensor,
     next_terminations: th.Tensor,
+    next_allowed: th.Tensor | None = None,
 ) -> th.Tensor:
     """
     r + γ U(s', o), with U(s', o) = (1 - β_o(s')) Q_O(s', o) + β_o(s') max Q_O(s', ·) (Algorithm 2).
@@ -21,6 +22,7 @@ def option_targets(
     Along a sequence, Q_O(s', i) gives way to the target of the next step wherever option i agrees with the action
     taken there, for option i itself and for the greedy option after a termination: a tree backup over options.
     With sequences of one step that never happens, and this is the paper's rule.
+    An option whose action is not allowed in s' ends there, so that its value does not count.
 
     All tensors begin with the axes (length, sequences); s' is the successor of each step.
 
@@ -29,9 +31,12 @@ def option_targets(
     :param next_greedy: the greedy option in s' by the online network (double Q)
     :param next_values: Q_O(s', ·) by the target network
     :param next_terminations: β(s')
+    :param next_allowed: which options are allowed in s'; None for all
     :return: the target of every option, of which those that agree with the action taken are to be learned
     """
     discounts = gamma * ~data.dones
+    if next_allowed is not None:
+        next_terminations = next_terminations.masked_fill(~next_allowed, 1.0)
     # All of a step at once: to take a part of a tensor takes as long as to add two
     given = (data.rewards[..., None], discounts[..., None], next_greedy[..., None], next_values, next_terminations)
     steps = zip(*(reversed(each.unbind()) for each in given), strict=True)
@@ -67,7 +72,12 @@ def option_loss(
 
 
 def termination_loss(
-    logits: th.Tensor, values: th.Tensor, source_actions: th.Tensor, disabled: th.Tensor, mask: th.Tensor
+    logits: th.Tensor,
+    values: th.Tensor,
+    source_actions: th.Tensor,
+    disabled: th.Tensor,
+    mask: th.Tensor,
+    action_masks: th.Tensor | None = None,
 ) -> th.Tensor:
     """
     β of every option in every state: the probability that the action it takes there is not the best one.
@@ -80,6 +90,8 @@ def termination_loss(
     :param source_actions: the action of each source, of shape (length, sequences, sources), -1 where it is not known
     :param disabled: which options are disabled, of shape (options,)
     :param mask: which steps count, of shape (length, sequences)
+    :param action_masks: which actions are allowed, of shape (length, sequences, actions); None for all. Nothing is
+        learned of options that are not, and none of them is the best one.
     :return: cross entropy, in the mean over the steps
     """
     n_sources = source_actions.shape[-1]
@@ -89,9 +101,12 @@ def termination_loss(
     values = values.detach().masked_fill(disabled, -th.inf)
     values[..., :n_sources].masked_fill_(source_actions < 0, -th.inf)
     best = th.full_like(values[..., n_sources:], -th.inf).scatter_reduce(2, actions, values, "amax")
+    known = th.cat([source_actions >= 0, th.ones_like(primitives, dtype=th.bool)], dim=2)
+    if action_masks is not None:
+        best = best.masked_fill(~action_masks, -th.inf)
+        known &= action_masks.gather(2, actions)
     worse = (best < best.max(dim=-1, keepdim=True).values).gather(2, actions)
     losses = F.binary_cross_entropy_with_logits(logits, worse.to(logits.dtype), reduction="none")
-    known = th.cat([source_actions >= 0, th.ones_like(primitives, dtype=th.bool)], dim=2)
     return (losses * (known & mask[..., None])).sum() / mask.sum()
 
 

@@ -187,10 +187,13 @@ class ResidualActor(nn.Module):
         # As it began
         self.start_net = deepcopy(self.policy_net).requires_grad_(False)
 
-    def forward(self, features: th.Tensor, source_actions: th.Tensor) -> tuple[th.Tensor, th.Tensor]:
+    def forward(
+        self, features: th.Tensor, source_actions: th.Tensor, action_masks: th.Tensor | None = None
+    ) -> tuple[th.Tensor, th.Tensor]:
         """
         :param features: of shape (states, features)
-        :param source_actions: the action of each source, of shape (states, sources), -1 where it is not known
+        :param source_actions: the action of each source, of shape (states, sources), -1 where it has none
+        :param action_masks: which actions are allowed, of shape (states, actions), None for all
         :return: what is learned of each action, and log π(a|s), both of shape (states, actions)
         """
         outputs = self.policy_net(features)
@@ -202,7 +205,10 @@ class ResidualActor(nn.Module):
             votes = share * F.softmax(outputs[:, : self.n_sources], dim=1)
             agrees = source_actions[:, :, None] == th.arange(n_actions, device=learned.device)
             prior = prior + (votes[:, :, None] * agrees).sum(dim=1)
-        return learned, F.log_softmax(learned + prior.log(), dim=1)
+        logits = learned + prior.log()
+        if action_masks is not None:
+            logits = logits.masked_fill(~action_masks, -th.inf)
+        return learned, F.log_softmax(logits, dim=1)
 
     @th.no_grad()
     def start_from(self, votes: np.ndarray, layers: Sequence[nn.Module] = ()) -> None:

@@ -22,6 +22,7 @@ from sb3_caps.reuse.checks import check_n_envs
 from sb3_caps.reuse.execution import Execution, OptionExecution
 from sb3_caps.reuse.options import OptionSet
 from sb3_caps.sources import Observations
+from sb3_caps.sources.masks import check_action_masks, random_actions
 
 # Arguments of Adam that exclude its fused implementation, or choose it
 ADAM_VARIANTS = {"fused", "foreach", "capturable", "differentiable"}
@@ -166,12 +167,14 @@ class CAPSPolicy(DQNPolicy):
             return ActingNetwork(self, self.q_net_best, self.actor_best)
         return ActingNetwork(self, self.acting_net, self.actor)
 
-    def greedy_options(self, values: th.Tensor) -> th.Tensor:
+    def greedy_options(self, values: th.Tensor, allowed: th.Tensor | None = None) -> th.Tensor:
         """
         :param values: Q_O(s, o), of shape (states, options)
+        :param allowed: which options are allowed in each state, of the same shape; None for all
         :return: the option with the highest value in each state, among those that still are one
         """
-        return values.masked_fill(self.disabled(), -th.inf).argmax(dim=1)
+        none = self.disabled() if allowed is None else self.disabled() | ~allowed
+        return values.masked_fill(none, -th.inf).argmax(dim=1)
 
     def networks(self) -> list[OptionQNetwork]:
         """:return: the network and all that were copied from it"""
@@ -261,6 +264,7 @@ class CAPSPolicy(DQNPolicy):
         observations: Observations,
         option_actions: np.ndarray,
         rng: np.random.Generator | None,
+        action_masks: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """
         Let the actor choose.
@@ -269,12 +273,13 @@ class CAPSPolicy(DQNPolicy):
         :param observations: one for each environment
         :param option_actions: what each option does there
         :param rng: to draw actions with, None for the most likely ones
+        :param action_masks: which actions are allowed, None for all
         :return: the option in each environment, a source that takes the same action where the actor listens to sources
             and a primitive elsewhere, and how likely the actor is to take that action
         """
         n_sources, rows = self.options.n_sources, np.arange(len(option_actions))
         sources = option_actions[:, :n_sources]
-        probabilities = acting.action_probabilities(observations, sources)
+        probabilities = acting.action_probabilities(observations, sources, action_masks)
         actions = probabilities.argmax(axis=1) if rng is None else draw(probabilities, rng.random(len(rows)))
         options = n_sources + actions
         agrees = sources == actions[:, None]
@@ -299,7 +304,7 @@ class CAPSPolicy(DQNPolicy):
         :param episode_start: Which environments start an episode
         :param deterministic: Options terminate where β ≥ 0.5 instead of with probability β
         :param epsilon: Probability to choose a new option at random
-        :param action_masks: Which actions the environments allow, for sources that ask for it
+        :param action_masks: Which actions the environments allow, of shape (environments, actions); None for all
         :return: the actions and the next state
         """
         self.set_training_mode(False)
@@ -320,21 +325,29 @@ class CAPSPolicy(DQNPolicy):
         check_n_envs("state", len(active), n_envs)
         if n_envs == 0:
             return np.zeros(0, dtype=np.int64), state
+        if action_masks is not None:
+            action_masks = check_action_masks(action_masks, n_envs, self.options.n_actions)
 
         actions, source_states = self.options.actions(emitted, source_states, starts, action_masks, rng)
+        allowed = None if action_masks is None else actions >= 0
         controller = self.gate.controller
         if controller.is_source:
             active = np.full(n_envs, self.options.names.index(controller.name))
+            if allowed is not None:
+                # Where the source does what is not allowed, anything that is
+                drawn = self.options.n_sources + random_actions(n_envs, self.options.n_actions, rng, action_masks)
+                active = np.where(allowed[np.arange(n_envs), active], active, drawn)
         else:
             acting, batch = self.acting(best=controller in BEST.values()), self._as_learned(batch)
             if controller in (ACTOR, BEST[ACTOR]):
-                active, _ = self.actor_options(acting, batch, actions, None)
+                active, _ = self.actor_options(acting, batch, actions, None, action_masks)
             elif controller in (SAMPLED_ACTOR, BEST[SAMPLED_ACTOR]):
-                active, _ = self.actor_options(acting, batch, actions, rng)
+                active, _ = self.actor_options(acting, batch, actions, rng, action_masks)
             else:
                 values, beta = acting(batch, actions[:, : self.options.n_sources])
+                values, beta = self.execution.among(allowed, values, beta)
                 ends = self.execution.ends(values, beta, None if deterministic else rng.random(n_envs))
-                chosen = epsilon_greedy(values, epsilon, rng, greedy=self.execution.greedy_options(values))
+                chosen = epsilon_greedy(values, epsilon, rng, self.execution.greedy_options(values), allowed)
                 active = self.execution.next_options(active, starts, ends, chosen)
         taken = actions[np.arange(n_envs), active]
         return (taken if vectorized else np.array(taken[0])), (active, source_states, rng)

@@ -25,7 +25,7 @@ class OptionReplayBuffer(ReplayBuffer):
     Replay buffer of CAPS: rows are time steps, columns are environments.
 
     Besides SB3's fields it keeps the active option and what each source would have done, before a step and after it.
-    Which options agree with the action taken follows from that.
+    Which options agree with the action taken follows from that. Where environments have action masks, it keeps these.
     Each observation is stored once, and still truncations are handled exactly. Dict observations are several stores.
 
     :param buffer_size: Max number of transitions
@@ -50,6 +50,8 @@ class OptionReplayBuffer(ReplayBuffer):
     rng: np.random.Generator
     # Of the model that saved it, None for a buffer that was never saved
     option_names: list[str] | None = None
+    # Which actions are not allowed where a step begins and where it ends, as bits; None until masks come
+    forbidden: np.ndarray | None = None
 
     def __init__(
         self,
@@ -206,6 +208,8 @@ class OptionReplayBuffer(ReplayBuffer):
         log_probs: np.ndarray | None = None,
         option_actions: np.ndarray | None = None,
         next_option_actions: np.ndarray | None = None,
+        action_masks: np.ndarray | None = None,
+        next_action_masks: np.ndarray | None = None,
     ) -> None:
         """
         Store one step of every environment.
@@ -223,6 +227,8 @@ class OptionReplayBuffer(ReplayBuffer):
         :param log_probs: log μ(a|s), how likely what acted was to take the action, NaN where that is not known
         :param option_actions: what each source would have done, of shape (environments, sources)
         :param next_option_actions: what each source does where the step led to, of the same shape
+        :param action_masks: which actions were allowed, of shape (environments, actions); None for all
+        :param next_action_masks: which ones are allowed where the step led to, of the same shape; None for all
         """
         row, previous = self.pos, (self.pos - 1) % self.buffer_size
         if row == 0 and not self.full and self.optimize_memory_usage and self.frame_stack is None:
@@ -242,6 +248,11 @@ class OptionReplayBuffer(ReplayBuffer):
         self.log_probs[row] = np.nan if log_probs is None else log_probs
         self.option_actions[row] = -1 if option_actions is None else option_actions
         self.next_option_actions[row] = -1 if next_option_actions is None else next_option_actions
+        if action_masks is not None and self.forbidden is None:
+            self.forbidden = np.zeros((2, self.buffer_size, self.n_envs, -(-self.n_actions // 8)), dtype=np.uint8)
+        if self.forbidden is not None:
+            for i, masks in enumerate((action_masks, next_action_masks)):
+                self.forbidden[i, row] = 0 if masks is None else np.packbits(~masks, axis=1)
         if self.prioritized_share > 0:
             self.priorities.add(row)
         self.pos += 1
@@ -327,6 +338,7 @@ class OptionReplayBuffer(ReplayBuffer):
             self.to_torch(mask, copy=False),
             places,
             self.to_torch(agreements & mask[..., None], copy=False),
+            None if self.forbidden is None else self._allowed(self._action_masks(self.forbidden, rows, envs, lengths)),
         )
 
     def latest(self, n_steps: int, env: VecNormalize | None = None) -> LatestSteps:
@@ -362,6 +374,7 @@ class OptionReplayBuffer(ReplayBuffer):
             self.to_torch(self.actions[rows, envs]),
             self.to_torch(self.option_actions[rows, envs].astype(np.int64)),
             self.to_torch(self.log_probs[rows, envs]),
+            None if self.forbidden is None else self._allowed(self.forbidden[0, rows, envs]),
         )
 
     def _newest(self, n_rows: int) -> np.ndarray:
@@ -374,6 +387,18 @@ class OptionReplayBuffer(ReplayBuffer):
         columns = np.arange(len(envs))
         found[lengths, columns] = self.next_option_actions[rows[lengths - 1, columns], envs]
         return found
+
+    @staticmethod
+    def _action_masks(forbidden: np.ndarray, rows: np.ndarray, envs: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        """The bits at each step of each sequence and after its last one, flattened."""
+        columns = np.arange(len(envs))
+        found = np.zeros((len(rows) + 1, len(envs), forbidden.shape[-1]), dtype=np.uint8)
+        found[:-1] = forbidden[0, rows, envs]
+        found[lengths, columns] = forbidden[1, rows[lengths - 1, columns], envs]
+        return np.concatenate(found)
+
+    def _allowed(self, forbidden: np.ndarray) -> th.Tensor:
+        return self.to_torch(np.unpackbits(forbidden, axis=-1, count=self.n_actions) == 0, copy=False)
 
     def to_torch(self, array: np.ndarray, copy: bool = True) -> th.Tensor:
         """

@@ -18,10 +18,12 @@ class OptionReplayBufferSamples(NamedTuple):
     :param dones: whether it led to a terminal state; a truncated episode bootstraps
     :param options: the active option
     :param agreements: which options would have taken that action
-    :param option_actions: the actions of the sources for the observations, flattened as these are
+    :param option_actions: the actions of the sources for the observations, flattened as these are; -1 where a source
+        has none that is allowed, or where that is not known
     :param mask: whether this step belongs to the sequence
     :param places: where in the buffer each step is, for ``update_priorities``
     :param learned: which option values are learned from it: those of options that would have taken the action
+    :param action_masks: which actions are allowed for the observations, flattened as these are; None for all
     """
 
     observations: th.Tensor | TensorDict
@@ -34,6 +36,12 @@ class OptionReplayBufferSamples(NamedTuple):
     mask: th.Tensor
     places: np.ndarray
     learned: th.Tensor
+    action_masks: th.Tensor | None = None
+
+    @property
+    def allowed(self) -> th.Tensor | None:
+        """Which options are allowed for the observations, flattened as these are; None for all."""
+        return None if self.action_masks is None else th.cat([self.option_actions >= 0, self.action_masks], dim=1)
 
 
 class LatestSteps(NamedTuple):
@@ -48,6 +56,7 @@ class LatestSteps(NamedTuple):
     :param actions: the action taken
     :param option_actions: the actions of the sources, of shape (steps, sources)
     :param log_probs: log μ(a|s) of what acted
+    :param action_masks: which actions were allowed, of shape (steps, actions); None for all
     """
 
     observations: th.Tensor | TensorDict
@@ -58,3 +67,4 @@ class LatestSteps(NamedTuple):
     actions: th.Tensor
     option_actions: th.Tensor
     log_probs: th.Tensor
+    action_masks: th.Tensor | None = None

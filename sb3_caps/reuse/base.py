@@ -27,6 +27,7 @@ from sb3_caps.reuse.schedules import PiecewiseLinear, schedule_over
 from sb3_caps.reuse.statistics import OptionUse
 from sb3_caps.sources import ObservationNormalizer, Observations, SourcePolicy, as_sources, unwrapped
 from sb3_caps.sources.load import refusal
+from sb3_caps.sources.masks import action_masks_of, has_action_masks
 
 SelfPolicyReuse = TypeVar("SelfPolicyReuse", bound="PolicyReuse")
 
@@ -44,6 +45,8 @@ class PolicyReuse(OffPolicyAlgorithm):
     options: OptionSet
     # How many steps there were before the one that is under way, None once that is stored
     _steps_before: int | None = None
+    # Whether the environments tell which actions are allowed
+    _has_action_masks = False
 
     def __new__(cls: type[SelfPolicyReuse], *args: Any, **kwargs: Any) -> SelfPolicyReuse:
         # Python says which argument there is not, and not which one was meant
@@ -178,18 +181,18 @@ class PolicyReuse(OffPolicyAlgorithm):
 
     def _adapt_options(self, env: VecEnv) -> None:
         """
-        Let sources see what the environments emit, and which actions they allow.
+        Let sources see what the environments emit, and ask whether these tell which actions are allowed.
         """
         normalizer = self._vec_normalize_env
         self.options.normalizer = None if normalizer is None else ObservationNormalizer(normalizer)
-        self._has_action_masks = self.options.takes_action_masks and env.has_attr("action_masks")
+        self._has_action_masks = isinstance(env.action_space, spaces.Discrete) and has_action_masks(env)
 
     def _action_masks(self) -> np.ndarray | None:
         """
-        :return: which actions the environments allow now, None where they do not say or no source asks
+        :return: which actions the environments allow now, None where they do not tell
         """
         assert self.env is not None
-        return np.stack(self.env.env_method("action_masks")) if self._has_action_masks else None
+        return action_masks_of(self.env) if self._has_action_masks else None
 
     def _setup_learn(
         self,

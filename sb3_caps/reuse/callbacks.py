@@ -3,7 +3,7 @@
 import inspect
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -19,7 +19,7 @@ from sb3_caps.extras import require
 from sb3_caps.reuse.action_names import action_names, option_labels
 from sb3_caps.reuse.episodes import Behaviour
 from sb3_caps.reuse.options import OptionSet
-from sb3_caps.sources import Observations
+from sb3_caps.sources import Observations, with_masks
 
 # A card of TensorBoard is some 310 by 240 pixels: at this size in inches letters can be read there, and more dots keep
 # them sharp when a card is made large.
@@ -263,6 +263,7 @@ def run_episode(model: Any, env: VecEnv, max_steps: int | None = None) -> Episod
     :param max_steps: after how many steps to leave the episode, None to go on to its end
     :return: what happened in each step
     """
+    acting = with_masks(model, env)
     observations: list[Observations] = []
     infos: list[dict[str, Any]] = []
     # Action, option, Q_O, β and reward of each step
@@ -270,7 +271,7 @@ def run_episode(model: Any, env: VecEnv, max_steps: int | None = None) -> Episod
     observation: Any = env.reset()
     state, start = None, np.ones(1, dtype=bool)
     while not rows or not (start[0] or len(rows) == max_steps):
-        action, state = model.predict(observation, state, start, deterministic=True)
+        action, state = acting.predict(observation, state, start, deterministic=True)
         observations.append(observation)
         values, terminations = model.policy.values_and_terminations(observation)
         observation, reward, start, info = env.step(action)
@@ -351,10 +352,26 @@ def _each(callbacks: list[Any]) -> Iterator[Any]:
             yield from _each(callback.callbacks)
 
 
+@contextmanager
+def evaluated_with_masks(callback: EvalCallback) -> Iterator[None]:
+    """
+    Let SB3 evaluate a model with the action masks of the environments.
+
+    :param callback: evaluates its model in here
+    """
+    model = callback.model
+    callback.model = with_masks(model, callback.eval_env)
+    try:
+        yield
+    finally:
+        callback.model = model
+
+
 class ReuseEvalCallback(EvalCallback):
     """
     SB3's ``EvalCallback``, which evaluates the learner alone besides, as ``eval/learner_mean_reward``. While CAPS acts
     by a source, ``eval/mean_reward`` tells what the source is worth, and nothing of what was learned.
+    Action masks of the environments are passed on.
 
     :param args: The arguments of ``EvalCallback``
     :param learner_alone: Whether all is judged by the learner alone: ``eval/mean_reward``, the best model, and a
@@ -381,9 +398,10 @@ class ReuseEvalCallback(EvalCallback):
             # Before SB3's own evaluation, which writes what is there
             if isinstance(self.eval_env, VecNormalize):
                 sync_envs_normalization(self.training_env, self.eval_env)
-            reward, _ = evaluate_policy(other, self.eval_env, self.n_eval_episodes, self.deterministic, warn=self.warn)
+            acting = with_masks(other, self.eval_env)
+            reward, _ = evaluate_policy(acting, self.eval_env, self.n_eval_episodes, self.deterministic, warn=self.warn)
             self.logger.record(f"eval/{tag}_mean_reward", float(np.mean(reward)))
-        with learner.acting() if self.learner_alone else nullcontext():
+        with learner.acting() if self.learner_alone else nullcontext(), evaluated_with_masks(self):
             goes_on = super()._on_step()
         if not differs:
             # They are the same, and the table on the screen is written already

@@ -6,6 +6,7 @@ from dataclasses import fields
 from typing import Any, TypeVar
 
 import numpy as np
+import torch as th
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.noise import ActionNoise
 from stable_baselines3.common.type_aliases import Schedule
@@ -17,6 +18,7 @@ from sb3_caps.reuse.episodes import EpisodeTracker, longest_trial
 from sb3_caps.reuse.options import SourceStates
 from sb3_caps.reuse.selectors import RANDOM, EvidenceSelector
 from sb3_caps.reuse.statistics import NOT_ON_SCREEN
+from sb3_caps.sources.masks import check_action_masks, random_actions
 
 SelfEpisodicReuse = TypeVar("SelfEpisodicReuse", bound="EpisodicReuseAlgorithm")
 
@@ -27,7 +29,8 @@ class EpisodicReuseAlgorithm(PolicyReuseAlgorithm):
 
     A selector chooses, by the results of earlier episodes. A source that it chose is followed with a probability that
     a subclass gives for each step; in the other steps the learned policy acts, with some exploration. A DQN learns from
-    all of it, and ``predict`` is DQN's: sources help to explore and are no part of the result. Until
+    all of it, and ``predict`` is DQN's: sources help to explore and are no part of the result. Nobody does what the
+    environments' action masks forbid; DQN's targets do not know these. Until
     ``learning_starts`` the learned policy acts at random, and sources are reused already. Without sources it is SB3's
     DQN.
 
@@ -109,23 +112,27 @@ class EpisodicReuseAlgorithm(PolicyReuseAlgorithm):
         self, learning_starts: int, action_noise: ActionNoise | None = None, n_envs: int = 1
     ) -> tuple[np.ndarray, np.ndarray]:
         """Follow the source that was chosen for the episode, or the learned policy; see SB3."""
-        if not self.source_names:
+        if not self.source_names and not self._has_action_masks:
             # The very random numbers of SB3's DQN
             return super()._sample_action(learning_starts, action_noise, n_envs)
         assert self._last_obs is not None
         starts = self._last_episode_starts
         assert starts is not None
-        if self._tracker.waiting:
+        if self.source_names and self._tracker.waiting:
             self._start_episodes()
+        masks = self._action_masks()
         option_actions, self._source_states = self.options.actions(
-            self._emitted_observations(), self._source_states, starts, self._action_masks(), self.rng
+            self._emitted_observations(), self._source_states, starts, masks, self.rng
         )
         steps, n_sources = self._tracker.lengths, self.options.n_sources
         epsilon = 1.0 if self.num_timesteps < learning_starts else self.exploration_rate
         reused = (self._sources < n_sources) & (self.rng.random(n_envs) < self._reuse_probabilities(steps))
-        explores = self.rng.random(n_envs) < self._random_probabilities(epsilon, steps)
-        actions, _ = self.policy.predict(self._last_obs, deterministic=True)
-        actions = np.where(explores, self.rng.integers(self.options.n_actions, size=n_envs), actions)
+        if masks is not None:
+            reused &= option_actions[np.arange(n_envs), self._sources] >= 0
+        random = self._random_probabilities(epsilon, steps) if self.source_names else epsilon
+        explores = self.rng.random(n_envs) < random
+        actions = self._greedy_actions(self._last_obs, masks)
+        actions = np.where(explores, random_actions(n_envs, self.options.n_actions, self.rng, masks), actions)
         # A step of the learned policy is one of the primitive option of its action
         options = np.where(reused, self._sources, n_sources + actions)
         actions = option_actions[np.arange(n_envs), options]
@@ -133,6 +140,47 @@ class EpisodicReuseAlgorithm(PolicyReuseAlgorithm):
         self._last_options = options
         self._steps_before = self.num_timesteps
         return actions, actions
+
+    def _greedy_actions(
+        self, observations: np.ndarray | dict[str, np.ndarray], action_masks: np.ndarray | None
+    ) -> np.ndarray:
+        """:return: DQN's actions, the best ones that are allowed"""
+        if action_masks is None:
+            return self.policy.predict(observations, deterministic=True)[0]
+        self.policy.set_training_mode(False)
+        with th.no_grad():
+            values = self.q_net(self.policy.obs_to_tensor(observations)[0])
+            allowed = th.as_tensor(action_masks, device=self.device)
+            return values.masked_fill(~allowed, -th.inf).argmax(dim=1).cpu().numpy()
+
+    def predict(
+        self,
+        observation: np.ndarray | dict[str, np.ndarray],
+        state: tuple[np.ndarray, ...] | None = None,
+        episode_start: np.ndarray | None = None,
+        deterministic: bool = False,
+        action_masks: np.ndarray | None = None,
+    ) -> tuple[np.ndarray, tuple[np.ndarray, ...] | None]:
+        """
+        Act as DQN does.
+
+        :param observation: the input observation
+        :param state: not used
+        :param episode_start: not used
+        :param deterministic: Whether to act without exploration
+        :param action_masks: Which actions the environments allow, of shape (environments, actions); None for all
+        :return: the actions, and the state as it was
+        """
+        if action_masks is None:
+            return super().predict(observation, state, episode_start, deterministic)
+        vectorized = self.policy.is_vectorized_observation(observation)
+        masks = np.atleast_2d(np.asarray(action_masks, dtype=bool))
+        masks = check_action_masks(masks, len(masks), self.options.n_actions)
+        actions = self._greedy_actions(observation, masks)
+        if not deterministic:
+            explores = np.random.rand(len(masks)) < self.exploration_rate
+            actions = np.where(explores, random_actions(len(masks), self.options.n_actions, self.rng, masks), actions)
+        return (actions if vectorized else actions[0]), state
 
     def _start_episodes(self) -> None:
         """Let the selector choose in the environments where nobody acts yet."""

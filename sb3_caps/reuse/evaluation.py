@@ -7,16 +7,19 @@ import numpy as np
 from stable_baselines3.common.type_aliases import PolicyPredictor
 from stable_baselines3.common.vec_env import VecEnv
 
+from sb3_caps.sources.masks import with_masks
+
 
 def play(model: PolicyPredictor, env: VecEnv, deterministic: bool = True) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """
     Act without end, as ``evaluate_policy`` does.
 
-    :param model: the policy; a state that it returns is passed back to it
+    :param model: the policy; a state that it returns is passed back to it, and action masks that there are
     :param env: the environments to act in, reset first
     :param deterministic: whether to act deterministically
     :return: the rewards of each step, and which environments ended an episode with it
     """
+    model = with_masks(model, env)
     observations: Any = env.reset()
     state, starts = None, np.ones(env.num_envs, dtype=bool)
     while True:

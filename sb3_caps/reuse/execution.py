@@ -54,6 +54,20 @@ class OptionExecution:
         return ahead.argmax(axis=1)
 
     @staticmethod
+    def among(
+        allowed: np.ndarray | None, values: np.ndarray, terminations: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """
+        :param allowed: which options have an action that is allowed, of shape (states, options); None for all
+        :param values: Q_O(s, o), of the same shape
+        :param terminations: β_o(s), of the same shape
+        :return: the same, but an option that is not allowed is never the best one, and ends
+        """
+        if allowed is None:
+            return values, terminations
+        return np.where(allowed, values, -np.inf), np.where(allowed, terminations, 1.0)
+
+    @staticmethod
     def next_options(active: np.ndarray, starts: np.ndarray | bool, ends: np.ndarray, chosen: np.ndarray) -> np.ndarray:
         """
         :param active: the active option of each environment

@@ -85,11 +85,6 @@ class OptionSet:
             )
         return each / each.sum()
 
-    @property
-    def takes_action_masks(self) -> bool:
-        """Whether a source acts by which actions are allowed, as those of MaskablePPO do."""
-        return any(source.takes_action_masks for source in self.sources)
-
     def actions(
         self,
         observations: Observations,
@@ -104,27 +99,27 @@ class OptionSet:
         :param observations: one for each environment, as the environment emits them
         :param states: what the last call returned, ``initial_states()`` at first
         :param episode_starts: which environments start an episode with this observation
-        :param action_masks: which actions the environments allow, of shape (environments, actions), for sources that
-            ask for it; None where that is not known
+        :param action_masks: which actions the environments allow, of shape (environments, actions); None for all
         :param rng: what sources that are not ``deterministic`` draw their actions with; None for their likeliest ones
-        :return: actions of shape (environments, options), and the next states
+        :return: actions of shape (environments, options), -1 for those that are not allowed, and the next states
         """
         n_envs = len(episode_starts)
-        if action_masks is not None and np.shape(action_masks) != (n_envs, self.n_actions):
-            expected = f"{n_envs} environments and {self.n_actions} actions"
-            raise ValueError(f"action_masks are of shape {np.shape(action_masks)}: expected those of {expected}.")
         actions = np.empty((n_envs, len(self)), dtype=np.int64)
         actions[:, self.n_sources :] = np.arange(self.n_actions)
         for stack in self._stacks:
             assert isinstance(observations, np.ndarray)
             actions[:, stack.members] = stack.actions(observations, rng)
-        if not self._alone:
-            return actions, states
-        next_states = list(states)
-        for i in self._alone:
-            taken, next_states[i] = self.sources[i].actions(observations, states[i], episode_starts, action_masks, rng)
-            actions[:, i] = check_actions(taken, self.names[i], n_envs, self.n_actions)
-        return actions, tuple(next_states)
+        if self._alone:
+            next_states = list(states)
+            for i in self._alone:
+                taken, next_states[i] = self.sources[i].actions(
+                    observations, states[i], episode_starts, action_masks, rng
+                )
+                actions[:, i] = check_actions(taken, self.names[i], n_envs, self.n_actions)
+            states = tuple(next_states)
+        if action_masks is not None:
+            actions[~np.take_along_axis(action_masks, actions, axis=1)] = -1
+        return actions, states
 
     @cached_property
     def _stacks(self) -> list[SourceStack]:

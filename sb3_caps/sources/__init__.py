@@ -12,6 +12,7 @@ from sb3_caps.sources.act import (
     unwrapped,
 )
 from sb3_caps.sources.load import IMPORT_STRING, as_source, as_sources
+from sb3_caps.sources.masks import with_masks
 from sb3_caps.sources.worth import SourceWorth, evaluate_sources
 
 __all__ = [
@@ -26,4 +27,5 @@ __all__ = [
     "each",
     "evaluate_sources",
     "unwrapped",
+    "with_masks",
 ]

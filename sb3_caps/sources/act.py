@@ -286,7 +286,9 @@ class SourcePolicy:
     def _mask_arguments(self, action_masks: np.ndarray | None) -> dict[str, np.ndarray]:
         if action_masks is not None and self.action_map is None:
             return {"action_masks": action_masks}
-        if not self._warned_of_masks:
+        # Where one of ours has a source that takes masks, that source warns
+        ours = isinstance(self.act, PolicyAct) and not self.act.is_network
+        if not self._warned_of_masks and not ours:
             self._warned_of_masks = True
             reason = "none are known: the environment has no method `action_masks`, or `predict` got no such argument"
             if self.action_map is not None:
@@ -350,9 +352,8 @@ class PolicyAct:
         self.takes_rng = not isinstance(policy, DQNPolicy) and not hasattr(policy, "quantile_net")
         # One of ours asks its sources, which may be anything
         self.is_network = not hasattr(policy, "options")
-        # As MaskablePPO does, and a policy that acts through sources one of which does
-        sources_do = getattr(getattr(policy, "options", None), "takes_action_masks", True)
-        self.takes_action_masks = sources_do and "action_masks" in inspect.signature(policy.predict).parameters
+        # As MaskablePPO and ours do
+        self.takes_action_masks = "action_masks" in inspect.signature(policy.predict).parameters
 
     def __call__(
         self,

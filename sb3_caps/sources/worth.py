@@ -13,6 +13,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 from sb3_caps.sources.act import Observations, SourcePolicy, SourceState, check_actions, unwrapped
 from sb3_caps.sources.load import as_sources
+from sb3_caps.sources.masks import action_masks_of, has_action_masks, only_allowed
 from sb3_caps.sources.names import unique_names
 from sb3_caps.sources.trial import try_source
 
@@ -90,7 +91,7 @@ class _Player:
 
     def __init__(self, source: SourcePolicy, env: VecEnv, rng: np.random.Generator) -> None:
         self.source, self.env, self.rng = source, env, rng
-        self.has_masks = source.takes_action_masks and env.has_attr("action_masks")
+        self.has_masks = has_action_masks(env)
 
     def predict(
         self, observation: Observations, state: SourceState, episode_start: np.ndarray, deterministic: bool
@@ -100,6 +101,7 @@ class _Player:
         if isinstance(space, spaces.Box):
             return self.source.box_actions(observation, state, episode_start, space, self.rng)
         assert isinstance(space, spaces.Discrete)
-        masks = np.stack(self.env.env_method("action_masks")) if self.has_masks else None
-        actions, state = self.source.actions(observation, state, episode_start, masks, self.rng)
-        return check_actions(actions, self.source.name, self.env.num_envs, int(space.n)), state
+        masks = action_masks_of(self.env) if self.has_masks else None
+        found, state = self.source.actions(observation, state, episode_start, masks, self.rng)
+        actions = check_actions(found, self.source.name, self.env.num_envs, int(space.n))
+        return only_allowed(actions, masks, self.rng), state

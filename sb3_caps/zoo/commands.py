@@ -8,8 +8,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_caps.extras import require
+from sb3_caps.sources import with_masks
 from sb3_caps.zoo import ALGORITHMS, register
 from sb3_caps.zoo.manager import JUDGES, PolicyReuseManager
 from sb3_caps.zoo.patching import replaced
@@ -47,11 +49,19 @@ class _StoreDict(zoo_utils.StoreDict):  # type: ignore[name-defined]
             ) from error
 
 
-class _WithoutBuffer:
-    """Loads a model with room for one transition, as rl_zoo3 does to enjoy the algorithms that it knows."""
+class _ToWatch:
+    """
+    Loads a model with room for one transition, as rl_zoo3 does to enjoy the algorithms that it knows.
 
-    def __init__(self, algorithm: type[BaseAlgorithm]) -> None:
-        self.load = functools.partial(algorithm.load, buffer_size=1)
+    :param algorithm: its class
+    :param envs: the last ones are where it acts, by their action masks
+    """
+
+    def __init__(self, algorithm: type[BaseAlgorithm], envs: list[VecEnv]) -> None:
+        self.algorithm, self.envs = algorithm, envs
+
+    def load(self, *args: Any, **kwargs: Any) -> Any:
+        return with_masks(self.algorithm.load(*args, **{"buffer_size": 1, **kwargs}), self.envs[-1])
 
 
 def run_zoo(command: Callable[[], Any], name: str, argv: Sequence[str], help_text: str = "") -> int:
@@ -116,10 +126,20 @@ def optimize(argv: Sequence[str]) -> int:
     return train(["--optimize-hyperparameters", *argv], name="optimize")
 
 
-def _loadable() -> dict[str, Any]:
-    """What rl_zoo3 loads saved models with."""
+def _to_watch(create: Callable[..., VecEnv]) -> dict[str, Any]:
+    """
+    :param create: makes environments
+    :return: by name, what makes them for rl_zoo3, and what it loads saved models with
+    """
     register()
-    return zoo_utils.ALGOS | {name: _WithoutBuffer(algorithm) for name, algorithm in ALGORITHMS.items()}
+    envs: list[VecEnv] = []
+
+    def create_and_remember(*args: Any, **kwargs: Any) -> VecEnv:
+        envs.append(create(*args, **kwargs))
+        return envs[-1]
+
+    ours = {name: _ToWatch(algorithm, envs) for name, algorithm in ALGORITHMS.items()}
+    return {"ALGOS": zoo_utils.ALGOS | ours, "create_test_env": create_and_remember}
 
 
 def enjoy(argv: Sequence[str]) -> int:
@@ -131,7 +151,7 @@ def enjoy(argv: Sequence[str]) -> int:
     """
     zoo_enjoy = require("rl_zoo3.enjoy", "zoo")
     with (
-        replaced(zoo_enjoy, ALGOS=_loadable(), StoreDict=_StoreDict),
+        replaced(zoo_enjoy, StoreDict=_StoreDict, **_to_watch(zoo_enjoy.create_test_env)),
         replaced(zoo_utils, get_latest_run_id=latest_run_id),
     ):
         return run_zoo(zoo_enjoy.enjoy, "enjoy", ["--algo", "caps", "--folder", "logs", *argv])
@@ -148,6 +168,5 @@ def record_video(argv: Sequence[str]) -> int:
     # A script without a function to call
     script = require("rl_zoo3.record_video", "zoo").__file__
     command = functools.partial(runpy.run_path, script, run_name="__main__")
-    ours = {"StoreDict": _StoreDict, "create_test_env": create_test_env, "get_latest_run_id": latest_run_id}
-    with replaced(zoo_utils, ALGOS=_loadable(), **ours):
+    with replaced(zoo_utils, StoreDict=_StoreDict, get_latest_run_id=latest_run_id, **_to_watch(create_test_env)):
         return run_zoo(command, "record_video", ["--algo", "caps", "--folder", "logs", *argv])

@@ -10,7 +10,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_caps.extras import require
-from sb3_caps.reuse.callbacks import HyperparameterLog, OptionMonitor, ReuseEvalCallback
+from sb3_caps.reuse.callbacks import HyperparameterLog, OptionMonitor, ReuseEvalCallback, evaluated_with_masks
 from sb3_caps.reuse.checks import constructor_arguments
 from sb3_caps.reuse.episode_log import EpisodeLog
 from sb3_caps.settings import GROUPS, SCHEDULES, entries, make_schedules
@@ -253,17 +253,25 @@ class PolicyReuseManager(exp_manager.ExperimentManager):  # type: ignore[name-de
             return
         told = {"learner": "the learner alone", "model": "the model, which may act by a source"}
         print(f"Trials are judged by {told[self.judge]} (--judge {self.judge}).")
-        callback = _LearnerTrial if self.judge == "learner" else exp_manager.TrialEvalCallback
+        callback = _LearnerTrial if self.judge == "learner" else _Trial
         with replaced(exp_manager, TrialEvalCallback=callback):
             super().hyperparameters_optimization()
 
 
-class _LearnerTrial(exp_manager.TrialEvalCallback):  # type: ignore[name-defined]
+class _Trial(exp_manager.TrialEvalCallback):  # type: ignore[name-defined]
+    """A trial of a model that acts by masks where there are any."""
+
+    def _on_step(self) -> bool:
+        with evaluated_with_masks(self):
+            return bool(super()._on_step())
+
+
+class _LearnerTrial(_Trial):
     """A trial is worth what its learner is: a short run acts by a source, whatever its hyperparameters."""
 
     def _on_step(self) -> bool:
         with self.model.learner().acting():
-            return bool(super()._on_step())
+            return super()._on_step()
 
 
 def _open_database(url: str) -> None:

@@ -28,6 +28,7 @@ from sb3_caps.studies.reuse.worlds.errands import Errands, worst_actions
 from sb3_caps.studies.reuse.worlds.grid import Grid
 from sb3_caps.studies.reuse.worlds.minatar import MinAtar
 from sb3_caps.studies.reuse.worlds.minigrid import MiniGrid
+from sb3_caps.studies.reuse.worlds.railway import railway
 
 MAPS = Path(__file__).parent / "maps"
 N_HARMFUL = 3
@@ -279,6 +280,7 @@ _register_kong("kong-b-diamond", "b", "diamond")
 _register_kong("kong-third", str(MAPS / "kong_third.txt"), "princess", held_back=True)
 _register_errands("key-door", key_and_door, "KD", GAMMA)
 _register_errands("delivery", delivery, "ABCD", 1.0)
+_register_errands("railway", railway, "AZ", GAMMA)
 # Settings of methods are chosen on these
 _register_trained(
     "cartpole-tuning", "classic", partial(batched_env, CartPole, force=5.0, length=1.0), 24_000, group=TUNING

@@ -12,6 +12,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from sb3_caps.reuse.evaluation import discounted_returns
 from sb3_caps.settings import settings
 from sb3_caps.sources import SourcePolicy, SourceState
+from sb3_caps.sources.masks import only_allowed, random_actions
 from sb3_caps.studies.reuse.catalogue import load_trained
 from sb3_caps.studies.reuse.sources import make_sources
 from sb3_caps.studies.reuse.tasks import REFERENCES, Task, references
@@ -31,10 +32,16 @@ class Alone:
         self.source, self.rng = source, np.random.default_rng(SEED)
 
     def predict(
-        self, observation: Any, state: SourceState = None, episode_start: Any = None, deterministic: bool = False
+        self,
+        observation: Any,
+        state: SourceState = None,
+        episode_start: Any = None,
+        deterministic: bool = False,
+        action_masks: np.ndarray | None = None,
     ) -> tuple[np.ndarray, SourceState]:
         """As SB3's models do; the source says itself whether it draws its actions."""
-        return self.source.actions(observation, state, episode_start, rng=self.rng)
+        actions, state = self.source.actions(observation, state, episode_start, action_masks, self.rng)
+        return only_allowed(actions, action_masks, self.rng), state
 
 
 class Random:
@@ -49,10 +56,15 @@ class Random:
         self.generator = np.random.default_rng(SEED)
 
     def predict(
-        self, observation: Any, state: Any = None, episode_start: Any = None, deterministic: bool = False
+        self,
+        observation: Any,
+        state: Any = None,
+        episode_start: Any = None,
+        deterministic: bool = False,
+        action_masks: np.ndarray | None = None,
     ) -> tuple[np.ndarray, Any]:
         """As SB3's models do."""
-        return self.generator.integers(self.n_actions, size=len(observation)), state
+        return random_actions(len(observation), self.n_actions, self.generator, action_masks), state
 
 
 def n_episodes(task: Task) -> int:

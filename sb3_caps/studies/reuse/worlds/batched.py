@@ -8,10 +8,13 @@ import numpy as np
 from gymnasium import spaces
 from stable_baselines3.common.vec_env.base_vec_env import VecEnv, VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
+from sb3_caps.sources.masks import METHOD
+
 
 class World(ABC):
     """
-    The rules of a task on arrays: one row of numbers is the state of one copy.
+    The rules of a task on arrays: one row of numbers is the state of one copy. Where not all actions are allowed, it
+    has a method ``action_masks`` that takes states and tells which ones are.
 
     :param observation_space: of one copy
     :param n_actions: number of actions
@@ -124,7 +127,8 @@ class BatchedVecEnv(VecEnv):
         :param indices: of which copies, of all by default
         :return: its value for each of them
         """
-        return [getattr(self, attr_name) for _ in self._get_indices(indices)]
+        owner = self.world if attr_name == METHOD else self
+        return [getattr(owner, attr_name) for _ in self._get_indices(indices)]
 
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
         """Refused: the copies share everything but their states."""
@@ -133,7 +137,10 @@ class BatchedVecEnv(VecEnv):
     def env_method(
         self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
     ) -> list[Any]:
-        """Refused: there is no single environment."""
+        """Refused, but for action masks: there is no single environment."""
+        if method_name == METHOD:
+            masks = getattr(self.world, METHOD)(self.states)
+            return [masks[index] for index in self._get_indices(indices)]
         raise NotImplementedError(f"There is no single environment to call {method_name!r} of: call the world's own.")
 
     def env_is_wrapped(self, wrapper_class: type, indices: VecEnvIndices = None) -> list[bool]:
