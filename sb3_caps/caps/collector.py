@@ -19,12 +19,13 @@ from sb3_caps.caps.gate import ACTOR, BEST, EXPLORING, LEARNERS, MIXING, OPTIONS
 from sb3_caps.caps.networks import OptionQNetwork
 from sb3_caps.caps.policies import CAPSPolicy
 from sb3_caps.caps.selection import CAPSSelector, Selection
-from sb3_caps.replay.batches import rows_of
+from sb3_caps.replay.batches import moved, rows_of
 from sb3_caps.replay.buffers import OptionReplayBuffer
 from sb3_caps.reuse.base import PolicyReuseAlgorithm
 from sb3_caps.reuse.episodes import Behaviour, EpisodeTracker, judging_discount, longest_trial
 from sb3_caps.reuse.execution import OptionExecution
-from sb3_caps.reuse.options import SourceStates
+from sb3_caps.reuse.growth import GrowingSources
+from sb3_caps.reuse.options import OptionSet, SourceStates
 from sb3_caps.reuse.scale import ReturnScale
 from sb3_caps.reuse.selectors import AlwaysSelector
 from sb3_caps.sources import Observations
@@ -32,7 +33,7 @@ from sb3_caps.sources import Observations
 CALL_AND_RETURN = OptionExecution("call-and-return")
 
 
-class OptionCollector(PolicyReuseAlgorithm):
+class OptionCollector(GrowingSources, PolicyReuseAlgorithm):
     """
     The half of CAPS that acts: in each step of the environments it ends options, chooses new ones, and stores what was
     done with the active options and with what each source would have done.
@@ -96,6 +97,38 @@ class OptionCollector(PolicyReuseAlgorithm):
         if not self.safe:
             return AlwaysSelector(EXPLORING, OPTIONS)
         return CAPSSelector(self.options.source_names, self._selection, self.rng)
+
+    def _map_options(self, places: np.ndarray, before: OptionSet) -> None:
+        n_sources, n_envs = self.options.n_sources, len(self._last_options)
+        numbers = moved(places, len(before))
+        self.policy.set_options(self.options, places)
+        self._create_aliases()
+        # Where the last option is gone, the action goes on that it would take
+        actions, last = self._last_option_actions, self._last_options
+        gone = numbers[last] < 0
+        self._last_options = (
+            np.where(gone, n_sources + actions[np.arange(n_envs), last], numbers[last]) if n_envs else last
+        )
+        states = dict(zip(before.source_names, self._last_source_states, strict=False))
+        self._last_source_states = tuple(states.get(name) for name in self.options.source_names)
+        self._last_option_actions = np.where(places < 0, 0, actions[:, places]) if n_envs else actions
+        if n_envs and self.env is not None and self._last_obs is not None:
+            self._ask_newcomers(np.flatnonzero(places < 0).tolist())
+        self._stretches.map_sources(numbers[: before.n_sources])
+        self._setup_selector()
+        cut = self._tracker.leave(self.options.source_names)
+        self._start_episodes()
+        self._tracker.counts[cut] = False
+
+    def _ask_newcomers(self, sources: list[int]) -> None:
+        """Let new sources see the last observations."""
+        states, starts = list(self._last_source_states), np.ones(self.n_envs, dtype=bool)
+        rng = np.random.default_rng(self.seed)
+        for i in sources:
+            self._last_option_actions[:, i], states[i] = self.options.ask(
+                i, self._emitted_observations(), None, starts, self._action_masks(), rng
+            )
+        self._last_source_states = tuple(states)
 
     def _setup_learn(
         self,
@@ -176,6 +209,9 @@ class OptionCollector(PolicyReuseAlgorithm):
                 callback.update_locals(locals())
                 # Only stop training if return value is False, not when it is None.
                 goes_on = callback.on_step()
+                if acting.options is not self.options:
+                    # The callback has added or removed a source
+                    acting, options = self.policy.acting(), self._last_options
                 # Retrieve reward and episode length if using Monitor wrapper
                 self._update_info_buffer(infos, dones)
                 self._store(actions, options, log_probs, new_obs, rewards, dones, infos)

@@ -69,6 +69,9 @@ class CAPSSelector:
     :param rng: random numbers
     """
 
+    # The sources that the latest survey was for
+    newcomers: frozenset[str] = frozenset()
+
     def __init__(self, source_names: Sequence[str], settings: Selection, rng: np.random.Generator) -> None:
         self.settings, self.rng = settings, rng
         self.sources: list[Behaviour] = []
@@ -104,8 +107,12 @@ class CAPSSelector:
         for gone in {each.name for each in self.sources} - set(names):
             self.evidence.pop(gone, None)
             self.rewards.pop(gone, None)
-        if not {each.name for each in self.sources} >= set(names):
-            self.surveying, self.survey_steps = True, 0
+        added = set(names) - {each.name for each in self.sources}
+        if added and not self.surveying:
+            self.surveying, self.survey_steps, self.newcomers = True, 0, frozenset()
+        self.newcomers = (self.newcomers | added) & set(names)
+        # A survey of those that are gone again is over
+        self.surveying = self.surveying and bool(self.newcomers)
         self.sources = [Behaviour(name, is_source=True) for name in names]
 
     def restore(self, evidence: dict[str, Evidence], rewards: dict[str, Evidence]) -> None:

@@ -140,8 +140,8 @@ class PolicyReuse(OffPolicyAlgorithm):
         stored_names: list[str] | None = self.__dict__.get("source_names")
         stored: OptionSet | None = self.__dict__.get("options")
         if given is not None or stored_names is None:
-            emitted_space = _emitted_space(self.env) if self.env is not None else self.observation_space
-            self.options = self.options_class(given, emitted_space, self.action_space)  # type: ignore[arg-type]
+            space = emitted_space(self.env) if self.env is not None else self.observation_space
+            self.options = self.options_class(given, space, self.action_space)  # type: ignore[arg-type]
         elif stored is None:
             raise ValueError(f"The source policies {stored_names} were not saved with the model: pass source_policies.")
         if stored_names is not None and len(stored_names) != self.options.n_sources:
@@ -381,6 +381,7 @@ class PolicyReuse(OffPolicyAlgorithm):
         :param truncate_last_traj: For ``HerReplayBuffer``, see SB3
         """
         found = read_pickle(path)
+        self._fit_replay_buffer(found)
         checks.check_replay_buffer(found, self, self.options.names, self._buffer_arguments(), str(path))
         found.device = self.device
         if isinstance(found, OptionReplayBuffer):
@@ -390,6 +391,13 @@ class PolicyReuse(OffPolicyAlgorithm):
             if truncate_last_traj:
                 found.truncate_last_trajectory()
         self.replay_buffer = found
+
+    def _fit_replay_buffer(self, found: Any) -> None:
+        """
+        Change a loaded buffer where it can be made to fit.
+
+        :param found: what was loaded
+        """
 
     def _excluded_save_params(self) -> list[str]:
         return [*super()._excluded_save_params(), "_schedules"]
@@ -426,6 +434,9 @@ class PolicyReuseAlgorithm(PolicyReuse, DQN):
         return [*super()._excluded_save_params(), "exploration_schedule"]
 
 
-def _emitted_space(env: VecEnv) -> spaces.Space:
-    """The observations that the user's environment emits, before SB3 normalises or transposes them."""
+def emitted_space(env: VecEnv) -> spaces.Space:
+    """
+    :param env: wrapped environments
+    :return: the observations that the user's environment emits, before SB3 normalises or transposes them
+    """
     return unwrapped(env)[0].observation_space
