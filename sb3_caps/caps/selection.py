@@ -10,6 +10,7 @@ from sb3_caps.caps.gate import ACTOR, BEST, EXPLORING, LEARNERS, MIXING, OPTIONS
 from sb3_caps.reuse.checks import check_number, check_whole_number
 from sb3_caps.reuse.episodes import Behaviour, EpisodeResult
 from sb3_caps.reuse.evidence import Evidence, chances
+from sb3_caps.reuse.survey import next_to_try
 
 # What acts otherwise after more learning
 CHANGING = (*LEARNERS, EXPLORING, MIXING)
@@ -178,10 +179,17 @@ class CAPSSelector:
             self.running[left] -= 1
 
     def _to_survey(self) -> Behaviour:
-        """Those that were tried least first."""
+        """Those that were tried least first, of many those that did well."""
         candidates = [*self.sources, RANDOM]
-        tries = [self.of(each).n + self.running[each] for each in candidates]
-        return candidates[int(np.argmin(tries))]
+        chosen = self._next_in_survey([self.running[each] for each in candidates])
+        if chosen is None:
+            tries = [self.of(each).n + self.running[each] for each in candidates]
+            chosen = int(np.argmin(tries))
+        return candidates[chosen]
+
+    def _next_in_survey(self, running: Sequence[int]) -> int | None:
+        candidates = [*self.sources, RANDOM]
+        return next_to_try([self.of(each) for each in candidates], running, self.settings.fewest)
 
     def _to_try(self) -> Behaviour | None:
         """One of the two that may be best, as far as the steps for trials allow."""
@@ -245,9 +253,9 @@ class CAPSSelector:
             self.trial_steps += result.length
         if self.surveying:
             self.survey_steps += result.length
-            tries = min(self.of(each).n for each in [*self.sources, RANDOM])
             wanted = self.settings.survey_share * self.total_steps
-            enough = tries >= self.settings.fewest and self.survey_steps >= wanted
+            tried = self._next_in_survey([0] * (len(self.sources) + 1)) is None
+            enough = tried and self.survey_steps >= wanted
             self.surveying = not enough and self.survey_steps < 2.0 * wanted
 
     def _age(self, result: EpisodeResult) -> None:
