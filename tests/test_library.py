@@ -14,11 +14,12 @@ import pytest
 import torch as th
 from stable_baselines3 import DQN, PPO
 
-from sb3_caps import CAPS, PolicyLibrary, as_source
+from sb3_caps import CAPS, ContinuousCAPS, PolicyLibrary, as_source
 from sb3_caps.commands import main
 from sb3_caps.library import worth_of_sources
 from sb3_caps.sources import SourcePolicy
 from tests.soak import TIMES
+from tests.toy_box import ToyBox, away, home
 from tests.toy_world import LEFT, LENGTH, RIGHT, STAY, Corridor, go_right
 
 TASK = "tests/Corridor-v0"
@@ -72,6 +73,8 @@ def test_what_a_library_keeps(library: PolicyLibrary) -> None:
         "right": {RIGHT},
         "stay": {STAY},
     }
+    with pytest.raises(KeyError, match="no policy"):
+        library.remove("../library/left")
     library.remove("left")
     assert library.names == ["right", "stay"]
     assert sorted(path.name for path in library.folder.iterdir()) == [
@@ -108,6 +111,11 @@ def test_maps_are_code(library: PolicyLibrary) -> None:
     assert [source.name for source in untrusted] == ["left", "right", "stay"]
     with pytest.raises(KeyError, match="trust=True"):
         untrusted["mapped"]
+    file = library.folder.parent / "model.npz"
+    CAPS("MlpPolicy", Corridor(), source_policies=untrusted, seed=0).export(file)
+    loaded = CAPS.load(file, source_policies=library, trust=False)
+    assert loaded.options.source_names == ["left", "right", "stay"]
+    assert library.trust
 
 
 @pytest.mark.parametrize(
@@ -200,6 +208,18 @@ def test_what_sources_are_worth_in_a_model(library: PolicyLibrary) -> None:
     # The model and its source stay as they are
     assert model.options.source_names == ["left", "right", "stay"]
     assert model.gate.controller.name == "right"
+
+
+def test_what_sources_are_worth_for_continuous_actions() -> None:
+    arguments: dict[str, Any] = {"policy_kwargs": {"net_arch": [16]}, "batch_size": 16, "train_freq": 4, "seed": 0}
+    sources = {"home": home, "away": away, "again": home}
+    model = ContinuousCAPS("MlpPolicy", ToyBox(), source_policies=sources, device="cpu", **arguments).learn(300)
+    model.gate.controller = next(each for each in model.selector.sources if each.name == "home")
+    found = {each.name: each for each in worth_of_sources(model, ToyBox(), n_eval_episodes=3)}
+    assert found["home"].share == 1.0
+    assert found["away"].lost == found["again"].lost == 0.0
+    assert found["home"].agreement["again"] == 1.0
+    assert found["home"].agreement["away"] < 0.1
 
 
 def add_and_remove(folder: Path, source: SourcePolicy, who: str, seconds: float) -> None:

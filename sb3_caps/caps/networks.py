@@ -149,7 +149,7 @@ class OptionQNetwork(QNetwork):
         n_sources: int,
         shared: bool,
         initial_termination: np.ndarray,
-        optimizers: Sequence[th.optim.Optimizer],
+        optimizers: Sequence[th.optim.Optimizer | None],
     ) -> None:
         """
         Have outputs for other options. Override it for a network with other layers that have one for each option.
@@ -256,7 +256,7 @@ class ResidualActor(nn.Module):
             # No source is ruled out for good
             last.bias[: self.n_sources] = th.as_tensor(votes / total + 1e-3, dtype=th.float32).log()
 
-    def map_options(self, places: np.ndarray, n_sources: int, optimizers: Sequence[th.optim.Optimizer]) -> None:
+    def map_options(self, places: np.ndarray, n_sources: int, optimizers: Sequence[th.optim.Optimizer | None]) -> None:
         """
         Listen to other sources. What a new one votes for becomes more likely by less than 1e-6, in any state.
 

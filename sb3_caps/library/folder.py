@@ -116,7 +116,8 @@ class PolicyLibrary:
         return len(self.entries())
 
     def __contains__(self, name: str) -> bool:
-        return (self.folder / f"{name}{ENTRY}").is_file()
+        # No path that leads elsewhere
+        return NAME.fullmatch(name) is not None and (self.folder / f"{name}{ENTRY}").is_file()
 
     def __iter__(self) -> Iterator[SourcePolicy]:
         for entry in self.entries():
@@ -146,9 +147,10 @@ class PolicyLibrary:
         :param name: of a policy
         :return: what is known of it
         """
-        if name not in self:
-            raise KeyError(f"There is no policy '{name}' in {self.folder}: it has {self.names}.")
-        return self._read(self.folder / f"{name}{ENTRY}")
+        for entry in self.entries():
+            if entry.name == name:
+                return entry
+        raise KeyError(f"There is no policy '{name}' in {self.folder}: it has {self.names}.")
 
     def add(
         self,
@@ -233,8 +235,9 @@ class PolicyLibrary:
         :return: what is known of all that fit, by name
         """
         fitting = {source.name: source for source in self.for_env(task)}
+        tried = {entry.name for entry in self.entries() if task in entry.returns}
         for name, source in fitting.items():
-            if name in names if names is not None else task not in self.entry(name).returns:
+            if name not in tried if names is None else name in names:
                 found = self._evaluate(source, task, n_eval_episodes)
                 with one_at_a_time(self.folder):
                     if name in self:
@@ -342,5 +345,5 @@ class PolicyLibrary:
     def _remove_orphans(self) -> None:
         """What a process that was killed has left: policies without a description, which comes last and goes first."""
         for file in self.folder.glob(f"*{POLICY}"):
-            if not file.with_suffix("").with_name(file.name.removesuffix(POLICY) + ENTRY).exists():
+            if not (self.folder / (file.name.removesuffix(POLICY) + ENTRY)).exists():
                 file.unlink(missing_ok=True)

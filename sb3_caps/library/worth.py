@@ -17,6 +17,7 @@ from sb3_caps.caps.gate import OPTIONS
 from sb3_caps.reuse.growth import GrowingSources
 from sb3_caps.reuse.options import OptionSet
 from sb3_caps.sources import SourcePolicy, as_source, evaluate_sources, unwrapped
+from sb3_caps.sources.act import frozen_copy
 
 if TYPE_CHECKING:
     from sb3_caps.library.folder import PolicyLibrary
@@ -101,8 +102,8 @@ def worth_of_sources(
     :return: what each source is worth, in their order
     """
     venv = _environment(env)
-    options, policy = model.options, deepcopy(model.policy)
-    watched = _Watched(policy, options)
+    options = model.options
+    watched = _Watched(frozen_copy(model.policy), options)
     returns = _returns(watched, venv, n_eval_episodes, seed)
     agreement = _agreement(_answers(options, watched.seen))
     found = []
@@ -125,7 +126,7 @@ def worth_of_sources(
 
 def _without(model: Any, name: str) -> Any:
     """:return: a copy of the policy of a model that has no such source"""
-    before, policy = model.options, deepcopy(model.policy)
+    before, policy = model.options, frozen_copy(model.policy)
     kept = [as_source(source, name=source.name) for source in before.sources if source.name != name]
     options = type(before)(kept, before.observation_space, model.action_space)
     options.normalizer = before.normalizer

@@ -3,6 +3,7 @@
 import io
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -319,7 +320,8 @@ class PolicyReuse(OffPolicyAlgorithm):
         :param force_reset: Force call to ``reset()`` before training to avoid unexpected behavior
         :param trust: Whether code of the file may run; without, only what ``export`` wrote is loaded, and among
             ``source_policies`` no other files and no import strings
-        :param kwargs: arguments of the constructor to change when loading. Other ``policy_kwargs`` than those that a
+        :param kwargs: arguments of the constructor to change when loading. ``source_policies`` are matched by name, and
+            may be any with CAPS; other algorithms need as many as were saved. Other ``policy_kwargs`` than those that a
             zip-file holds are refused, as in SB3: to change ``execution`` or ``averaging``, pass all of them as
             ``custom_objects={"policy_kwargs": {...}}``.
         :return: new model instance with loaded parameters
@@ -331,14 +333,27 @@ class PolicyReuse(OffPolicyAlgorithm):
         elif not trust:
             raise ValueError(refusal(path))
         checks.check_names(cls, kwargs)
-        if not trust and kwargs.get("source_policies") is not None:
-            kwargs["source_policies"] = as_sources(kwargs["source_policies"], trust=False)
+        given = kwargs.get("source_policies")
+        if not trust and hasattr(given, "trust"):
+            # A library, of which those come that fit
+            kwargs["source_policies"] = copy(given)
+            kwargs["source_policies"].trust = False
+        elif not trust and given is not None:
+            kwargs["source_policies"] = as_sources(given, trust=False)
         if exported:
             if print_system_info:
                 get_system_info()
-            return model_from_export(path, cls, env, device, kwargs)
-        check_saved_model(path, cls)
-        return super().load(path, env, device, custom_objects, print_system_info, force_reset, **kwargs)
+            model = model_from_export(path, cls, env, device, kwargs)
+        else:
+            check_saved_model(path, cls)
+            model = super().load(path, env, device, custom_objects, print_system_info, force_reset, **kwargs)
+        model._after_load()
+        return model
+
+    def _after_load(self) -> None:
+        """
+        Change what can be changed only when all of a saved model is there.
+        """
 
     def save(
         self,

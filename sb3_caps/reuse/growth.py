@@ -1,7 +1,7 @@
 """Source policies that come to a model and leave it, whatever it has learned."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch as th
@@ -12,7 +12,6 @@ from sb3_caps.reuse.base import PolicyReuse, emitted_space
 from sb3_caps.reuse.options import OptionSet
 from sb3_caps.sources import Observations, as_source
 
-SelfGrowingSources = TypeVar("SelfGrowingSources", bound="GrowingSources")
 # Asks a source, by its number among the new ones, about observations; None where it cannot tell
 Ask: TypeAlias = Callable[[int, Observations], np.ndarray | None]
 
@@ -23,7 +22,7 @@ def map_rows(
     places: Sequence[int],
     weight: th.Tensor | float,
     bias: th.Tensor | float,
-    optimizers: Sequence[th.optim.Optimizer] = (),
+    optimizers: Sequence[th.optim.Optimizer | None] = (),
 ) -> None:
     """
     Give a layer with an output for each option outputs for other options. What stays keeps its numbers, in the layer
@@ -33,7 +32,8 @@ def map_rows(
     :param places: for each new output the old one, -1 for one that was not there
     :param weight: the weights of outputs that were not there
     :param bias: their biases
-    :param optimizers: those that move the layer: they have nothing to remember of new outputs
+    :param optimizers: those that move the layer: they have nothing to remember of new outputs. None for one that a copy
+        was made without.
     """
     index = th.as_tensor(places, device=layer.weight.device)
     is_new = index < 0
@@ -48,7 +48,7 @@ def map_rows(
         # A parameter of its own: what autograd may remember of the old one has the old shape
         after = nn.Parameter(mapped(before.data, new), before.requires_grad)
         setattr(layer, name, after)
-        for optimizer in optimizers:
+        for optimizer in filter(None, optimizers):
             for group in optimizer.param_groups:
                 group["params"] = [after if each is before else each for each in group["params"]]
             state = optimizer.state.pop(before, None)
@@ -156,21 +156,10 @@ class GrowingSources(PolicyReuse):
                 self.options = self.options_class(named, space, self.action_space)  # type: ignore[arg-type]
         super()._setup_options()
 
-    @classmethod
-    def load(cls: type[SelfGrowingSources], *args: Any, **kwargs: Any) -> SelfGrowingSources:
-        """
-        Load a model, see ``PolicyReuse.load``. ``source_policies`` may be others than it was saved with, see
-        ``set_sources``.
-
-        :param args: see ``PolicyReuse.load``
-        :param kwargs: see ``PolicyReuse.load``
-        :return: new model instance with loaded parameters
-        """
-        model = super().load(*args, **kwargs)
-        given = vars(model).pop("_sources_to_come", None)
+    def _after_load(self) -> None:
+        given = vars(self).pop("_sources_to_come", None)
         if given is not None:
-            model.set_sources(given)
-        return model
+            self.set_sources(given)
 
     def _fit_replay_buffer(self, found: Any) -> None:
         """Let a loaded buffer, which may be that of other sources, keep what those of this model do."""
