@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from sb3_caps.files.export import export_source
     from sb3_caps.ibrl import IBRL
     from sb3_caps.jump_start import JumpStart
+    from sb3_caps.library import PolicyLibrary
     from sb3_caps.ops_tl import OPSTL
     from sb3_caps.prql import PRQL
     from sb3_caps.qdagger import QDagger
@@ -31,6 +32,7 @@ __all__ = [
     "ContinuousCAPS",
     "JumpStart",
     "PiecewiseLinear",
+    "PolicyLibrary",
     "QDagger",
     "SourceFeatures",
     "SourcePolicy",
@@ -53,6 +55,7 @@ _WHERE = {
     "JumpStart": "jump_start",
     "QDagger": "qdagger",
     "PiecewiseLinear": "reuse.schedules",
+    "PolicyLibrary": "library",
     "SourceFeatures": "sources.features",
     "SourcePolicy": "sources",
     "VecSourceFeatures": "sources.features",

@@ -12,7 +12,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.utils import LinearSchedule, set_random_seed
 from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_caps import CAPS, PiecewiseLinear
+from sb3_caps import CAPS, PRQL, PiecewiseLinear, as_source
 from sb3_caps.caps.gate import BUILT_IN, Gate
 from sb3_caps.caps.selection import CAPSSelector
 from sb3_caps.reuse.episodes import Behaviour
@@ -129,15 +129,20 @@ def test_parameters_round_trip() -> None:
     assert same_parameters(first, second)
 
 
-def test_other_sources_when_their_number_fits(tmp_path: Path) -> None:
+def test_sources_of_a_loaded_model_are_matched_by_name(tmp_path: Path) -> None:
     model = CAPS("MlpPolicy", Corridor(), source_policies=SOURCES, seed=1).learn(150)
     model.save(tmp_path / "model")
-    loaded = CAPS.load(tmp_path / "model", env=Corridor(), source_policies=[go_left, go_right])
-    assert loaded.options.source_names == ["go_left", "go_right"]
+    names = model.options.source_names
+    others = {name: as_source(go_left) for name in names}
+    loaded = CAPS.load(tmp_path / "model", env=Corridor(), source_policies=others)
+    assert loaded.options.source_names == names
     assert same_parameters(model, loaded)
     loaded.learn(48)
+    assert CAPS.load(tmp_path / "model", env=Corridor(), source_policies=[go_left]).options.n_sources == 1
+    # The relatives have no numbers for each source, but their selectors have
+    PRQL("MlpPolicy", Corridor(), source_policies=SOURCES, seed=1).save(tmp_path / "prql")
     with pytest.raises(ValueError, match=r"has 2 source policies.*but 1 were passed.*go_left"):
-        CAPS.load(tmp_path / "model", env=Corridor(), source_policies=[go_left])
+        PRQL.load(tmp_path / "prql", env=Corridor(), source_policies=[go_left])
 
 
 def test_arguments_of_load_take_the_place_of_saved_ones(tmp_path: Path) -> None:

@@ -60,6 +60,15 @@ def test_a_survey_of_long_episodes_ends_after_twice_its_steps() -> None:
     assert sum(made.of(each).n > 0 for each in made.sources) < 12
 
 
+def test_of_fifty_sources_each_is_tried_once_and_the_useful_ones_more_often() -> None:
+    useful = [Behaviour(f"source{i}", is_source=True) for i in (3, 30)]
+    made = selector(*(f"source{i}" for i in range(50)), survey_share=0.2)
+    chosen = play(made, dict.fromkeys(useful, 1.0), 2_000)
+    assert not made.surveying
+    assert min(chosen[each] for each in made.sources) >= 1
+    assert min(chosen[each] for each in useful) > 5 * np.median([chosen[each] for each in made.sources])
+
+
 def test_episodes_under_way_count_as_tries() -> None:
     made = selector("good", "bad")
     assert {made.select(env) for env in range(3)} == {GOOD, BAD, RANDOM}

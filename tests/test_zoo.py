@@ -24,7 +24,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # type: ignore[import-untyped]
 
-from sb3_caps import CAPS
+from sb3_caps import CAPS, PolicyLibrary
 from sb3_caps.commands import main
 from sb3_caps.reuse.episodes import Behaviour
 from sb3_caps.zoo import ALGORITHMS, find_config, make_source, register
@@ -195,6 +195,22 @@ def test_resuming_keeps_the_sources_of_the_model(folder: Path) -> None:
         assert th.equal(ours, theirs)
     again.load_replay_buffer(saved.parents[1] / "CartPole-v1_2" / "replay_buffer.pkl")
     assert again.replay_buffer.size() >= 240
+
+
+def test_a_config_that_names_a_library(folder: Path) -> None:
+    library = PolicyLibrary(folder / "configs" / "library")
+    library.add(DQN("MlpPolicy", "CartPole-v1", buffer_size=10), "pole")
+    library.add(DQN("MlpPolicy", "Acrobot-v1", buffer_size=10), "acrobot")
+    entry = {"policy": "MlpPolicy", "n_timesteps": 30, "source_policies": {"library": "library"}}
+    (folder / "configs" / "mine.yml").write_text(yaml.safe_dump({"CartPole-v1": entry}))
+    train = ["train", "--env", "CartPole-v1", "-conf", "configs/mine.yml", *QUICK]
+    assert main(train) == 0
+    run = folder / "logs" / "caps" / "CartPole-v1_1"
+    assert CAPS.load(run / "CartPole-v1.zip").options.source_names == ["pole"]
+    assert saved_config(run)["source_policies"] == {"library": str(library.folder.resolve())}
+    entry["source_policies"] = {"library": "nowhere"}
+    (folder / "configs" / "mine.yml").write_text(yaml.safe_dump({"CartPole-v1": entry}))
+    assert main(train) == 2
 
 
 def test_enjoy_a_saved_model(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

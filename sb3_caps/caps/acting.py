@@ -42,6 +42,7 @@ class ActingNetwork:
 
     def __init__(self, policy: "CAPSPolicy", network: OptionQNetwork, actor: ResidualActor) -> None:
         self.policy, self.network, self.actor, self.space = policy, network, actor, policy.observation_space
+        self.options = policy.options
         # Up to the last hidden layer, and from there to the values and to the terminations
         self.hidden: list[Layer] | None = None
         self.values: list[Layer] = []

@@ -20,12 +20,13 @@ from sb3_caps.caps.gate import ACTOR, BEST, EXPLORING, LEARNERS, MIXING, OPTIONS
 from sb3_caps.caps.networks import OptionQNetwork
 from sb3_caps.caps.policies import CAPSPolicy
 from sb3_caps.caps.selection import AlwaysSelector, CAPSSelector, Selection
-from sb3_caps.replay.batches import rows_of
+from sb3_caps.replay.batches import moved, rows_of
 from sb3_caps.replay.buffers import OptionReplayBuffer
 from sb3_caps.reuse.base import PolicyReuseAlgorithm
 from sb3_caps.reuse.episodes import Behaviour, EpisodeTracker, judging_discount, longest_trial
 from sb3_caps.reuse.execution import OptionExecution
-from sb3_caps.reuse.options import SourceStates
+from sb3_caps.reuse.growth import GrowingSources
+from sb3_caps.reuse.options import OptionSet, SourceStates
 from sb3_caps.reuse.scale import ReturnScale
 from sb3_caps.reuse.selectors import Selector
 from sb3_caps.sources import Observations
@@ -34,7 +35,7 @@ from sb3_caps.sources.masks import check_action_masks, random_actions
 CALL_AND_RETURN = OptionExecution("call-and-return")
 
 
-class OptionCollector(PolicyReuseAlgorithm):
+class OptionCollector(GrowingSources, PolicyReuseAlgorithm):
     """
     The half of CAPS that acts: in each step of the environments it ends options, chooses new ones, and stores what was
     done with the active options and with what each source would have done.
@@ -98,6 +99,39 @@ class OptionCollector(PolicyReuseAlgorithm):
             changed = True
         if changed:
             self._decide()
+
+    def _map_options(self, places: np.ndarray, before: OptionSet) -> None:
+        n_sources, n_envs = self.options.n_sources, len(self._last_options)
+        numbers = moved(places, len(before))
+        self.policy.set_options(self.options, places)
+        self._create_aliases()
+        # Where the last option is gone, the action goes on that it would take
+        actions, last = self._last_option_actions, self._last_options
+        gone = numbers[last] < 0
+        self._last_options = (
+            np.where(gone, n_sources + actions[np.arange(n_envs), last], numbers[last]) if n_envs else last
+        )
+        states = dict(zip(before.source_names, self._last_source_states, strict=False))
+        self._last_source_states = tuple(states.get(name) for name in self.options.source_names)
+        self._last_option_actions = np.where(places < 0, 0, actions[:, places]) if n_envs else actions
+        if n_envs and self.env is not None and self._last_obs is not None:
+            self._ask_newcomers(np.flatnonzero(places < 0).tolist())
+        self._stretches.map_sources(numbers[: before.n_sources])
+        self._setup_selector()
+        cut = self._tracker.leave(self.options.source_names)
+        self._start_episodes()
+        self._tracker.counts[cut] = False
+
+    def _ask_newcomers(self, sources: list[int]) -> None:
+        """Let new sources see the last observations."""
+        states, starts, masks = list(self._last_source_states), np.ones(self.n_envs, dtype=bool), self._action_masks()
+        rng = np.random.default_rng(self.seed)
+        for i in sources:
+            taken, states[i] = self.options.ask(i, self._emitted_observations(), None, starts, masks, rng)
+            self._last_option_actions[:, i] = taken
+            if masks is not None:
+                self._last_option_actions[~np.take_along_axis(masks, taken[:, None], axis=1)[:, 0], i] = -1
+        self._last_source_states = tuple(states)
 
     def _setup_learn(
         self,
@@ -164,6 +198,7 @@ class OptionCollector(PolicyReuseAlgorithm):
             warm_up = self.num_timesteps < learning_starts
             if self._online_termination is not None and not warm_up:
                 self._learn_terminations()
+            option_set = self.options
             actions, options, log_probs = self._choose(warm_up)
             new_obs, rewards, dones, infos = env.step(actions)
             assert not isinstance(new_obs, tuple)
@@ -175,6 +210,9 @@ class OptionCollector(PolicyReuseAlgorithm):
                 callback.update_locals(locals())
                 # Only stop training if return value is False, not when it is None.
                 goes_on = callback.on_step()
+                if self.options is not option_set:
+                    # The callback has added or removed a source
+                    options = self._last_options
                 # Retrieve reward and episode length if using Monitor wrapper
                 self._update_info_buffer(infos, dones)
                 self._store(actions, options, log_probs, new_obs, rewards, dones, infos)

@@ -88,6 +88,16 @@ class RandomStretches:
         self.has_turn[env], self.left[env], self.ages[env] = False, 0, 0
         self.seen[env].clear()
 
+    def map_sources(self, numbers: np.ndarray) -> None:
+        """
+        Draw from other sources from now on. The turn of one that is gone is over.
+
+        :param numbers: for each source its new number, -1 for one that is gone
+        """
+        self.sources[self.has_turn] = numbers[self.sources[self.has_turn]]
+        over = self.has_turn & (self.sources < 0)
+        self.has_turn[over], self.left[over], self.sources[over | ~self.has_turn] = False, 0, 0
+
     def choose(
         self,
         envs: np.ndarray,

@@ -6,11 +6,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch as th
+from gymnasium import spaces
 from stable_baselines3.common.torch_layers import create_mlp
 from stable_baselines3.common.type_aliases import PyTorchObs
 from stable_baselines3.dqn.policies import QNetwork
 from torch import nn
 from torch.nn import functional as F
+
+from sb3_caps.reuse.growth import map_rows
+
+# By how much the values of a new source are below those of actions, in units of the returns
+HAIR = 1e-6
+# And the logit of its vote below the mean of others: a probability of 1e-7, which learning can still raise
+QUIET = 16.0
 
 
 class OptionEstimates(NamedTuple):
@@ -136,6 +144,36 @@ class OptionQNetwork(QNetwork):
         for parameter in self.q_net[-1].parameters():
             parameter.mul_(factor)
 
+    def map_options(
+        self,
+        places: np.ndarray,
+        n_sources: int,
+        shared: bool,
+        initial_termination: np.ndarray,
+        optimizers: Sequence[th.optim.Optimizer | None],
+    ) -> None:
+        """
+        Have outputs for other options. Override it for a network with other layers that have one for each option.
+
+        :param places: for each option where it was, -1 for a source that was not there. The values of that are a hair
+            below those of the actions that it takes, or below the mean of all actions where they are learned apart: so
+            it is nowhere the best option, and the greedy policy stays what it is.
+        :param n_sources: number of sources
+        :param shared: whether ``add_action_values`` completes their outputs
+        :param initial_termination: The β to start learning from, one for each option
+        :param optimizers: those that move this network
+        """
+        last: Any = self.q_net[-1]
+        actions = slice(n_sources - len(places), None)
+        weight, bias, logit = 0.0, 0.0, 0.0
+        if not shared:
+            weight, bias = (parameter.detach()[actions].mean(dim=0) for parameter in (last.weight, last.bias))
+            logit = float(th.logit(th.as_tensor(initial_termination[0], dtype=th.float32)))
+        map_rows(last, places.tolist(), weight, bias - HAIR, optimizers)
+        map_rows(self.termination_net, places.tolist(), 0.0, logit, optimizers)
+        self.action_space = spaces.Discrete(len(places))
+        self.n_shared, self.initial_termination = n_sources if shared else 0, initial_termination
+
     def _predict(self, observation: PyTorchObs, deterministic: bool = True) -> th.Tensor:
         """The greedy option."""
         return self(observation).values.argmax(dim=1)
@@ -236,6 +274,24 @@ class ResidualActor(nn.Module):
             # No source is ruled out for good
             last.bias[: self.n_sources] = th.as_tensor(votes / total + 1e-3, dtype=th.float32).log()
         self.start_net.load_state_dict(self.policy_net.state_dict())
+
+    def map_options(self, places: np.ndarray, n_sources: int, optimizers: Sequence[th.optim.Optimizer | None]) -> None:
+        """
+        Listen to other sources. What a new one votes for becomes more likely by less than 1e-6, in any state.
+
+        :param places: for each option where it was, -1 for a source that was not there
+        :param n_sources: number of sources
+        :param optimizers: those that move this actor
+        """
+        for network in (self.policy_net, self.start_net):
+            last: Any = network[-1]
+            weight, bias = 0.0, 0.0
+            if self.n_sources:
+                weight, bias = (each.detach()[: self.n_sources].mean(dim=0) for each in (last.weight, last.bias))
+            map_rows(last, places.tolist(), weight, bias - QUIET, optimizers if network is self.policy_net else [])
+        self.n_sources = n_sources
+        if n_sources == 0:
+            self.share.zero_()
 
     @th.no_grad()
     def rescale(self, factor: float) -> None:

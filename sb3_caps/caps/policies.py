@@ -122,16 +122,35 @@ class CAPSPolicy(DQNPolicy):
 
     def make_q_net(self) -> OptionQNetwork:
         """:return: a network with an output for each option"""
-        starts = np.broadcast_to(self.initial_termination, 2)
         net_args = {
             **self.net_args,
             "action_space": spaces.Discrete(len(self.options)),
             "termination": self.termination,
-            "initial_termination": np.repeat(starts, [self.options.n_sources, self.options.n_actions]),
+            "initial_termination": self._initial_terminations(),
             "deep_termination": self.termination is None and self.termination_learning_rate is None,
             "n_shared": self.options.n_sources if self.shared_values else 0,
         }
         return self.q_net_class(**self._update_features_extractor(net_args, features_extractor=None)).to(self.device)
+
+    def _initial_terminations(self) -> np.ndarray:
+        starts = np.broadcast_to(self.initial_termination, 2)
+        return np.repeat(starts, [self.options.n_sources, self.options.n_actions])
+
+    def set_options(self, options: OptionSet, places: np.ndarray) -> None:
+        """
+        Choose from other options from now on. What stays keeps its numbers, in networks and optimizers.
+
+        :param options: the options
+        :param places: for each where it was, -1 for one that was not there
+        """
+        self.options = options
+        for network in self.networks():
+            optimizers = [self.optimizer, self.termination_optimizer] if network is self.q_net else []
+            initial = self._initial_terminations()
+            network.map_options(places, options.n_sources, self.shared_values, initial, optimizers)
+        for actor in self.actors():
+            optimizers = [self.actor_optimizer] if actor is self.actor else []
+            actor.map_options(places, options.n_sources, optimizers)
 
     @property
     def acting_net(self) -> OptionQNetwork:
@@ -181,6 +200,10 @@ class CAPSPolicy(DQNPolicy):
         networks = (self.q_net, self.q_net_target, self.q_net_average, self.q_net_before, self.q_net_best)
         return [network for network in networks if network is not None]
 
+    def actors(self) -> tuple[ResidualActor, ...]:
+        """:return: the actor and all that were copied from it"""
+        return self.actor, self.actor_before, self.actor_best
+
     def rescale(self, factor: float) -> None:
         """
         Express all values in another unit.
@@ -189,7 +212,7 @@ class CAPSPolicy(DQNPolicy):
         """
         for network in self.networks():
             network.rescale(factor)
-        for actor in (self.actor, self.actor_before, self.actor_best):
+        for actor in self.actors():
             actor.rescale(factor)
 
     def features_of(self, obs: PyTorchObs, n_rows: int, batch_size: int) -> th.Tensor:

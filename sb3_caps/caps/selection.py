@@ -81,6 +81,8 @@ class CAPSSelector(Selector):
     """
 
     settings: Selection
+    # The sources that the latest survey was for
+    newcomers: frozenset[str] = frozenset()
 
     def __init__(self, source_names: Sequence[str], settings: Selection, rng: np.random.Generator) -> None:
         self.source_names: list[str] = []
@@ -109,8 +111,12 @@ class CAPSSelector(Selector):
         for gone in set(self.source_names) - set(names):
             self.evidence.pop(gone, None)
             self.rewards.pop(gone, None)
-        if not set(self.source_names) >= set(names):
-            self.surveying, self.survey_steps = True, 0
+        added = set(names) - set(self.source_names)
+        if added and not self.surveying:
+            self.surveying, self.survey_steps, self.newcomers = True, 0, frozenset()
+        self.newcomers = (self.newcomers | added) & set(names)
+        # A survey of those that are gone again is over
+        self.surveying = self.surveying and bool(self.newcomers)
         super().set_sources(names)
 
     def restore(self, evidence: dict[str, Evidence], rewards: dict[str, Evidence]) -> None:

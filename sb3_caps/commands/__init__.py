@@ -26,6 +26,7 @@ COMMANDS = {
     "explore": ("sb3_caps.commands.explore", "write a page in which to go through episodes of CAPS, step by step"),
     "plot": ("sb3_caps.commands.plot", "draw the learning curves of any runs side by side"),
     "sources": ("sb3_caps.commands.sources", "inspect source policies, or train the usual ones"),
+    "library": ("sb3_caps.commands.library", "keep policies in a folder that grows from task to task"),
     "push_to_hub": ("sb3_caps.commands.push_to_hub", "share a model on the Hugging Face Hub, with a card"),
     "load_from_hub": ("sb3_caps.commands.load_from_hub", "download such a model, and print its path"),
     "play": ("sb3_caps.commands.play", "play an environment yourself"),

@@ -13,6 +13,7 @@ STUDIES = {
         "sb3_caps.studies.monster_kong.analysis",
         "what the study's settings rest on: exact option values under noise, and what random options see",
     ),
+    "sequences": ("sb3_caps.studies.sequences.study", "tasks one after another, with a library that grows"),
     "reuse": (
         "sb3_caps.studies.reuse.study",
         "methods of policy reuse on tasks of many kinds, and what sources are worth",

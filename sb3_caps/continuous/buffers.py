@@ -1,5 +1,6 @@
 """Replay buffers that keep, beside the observations, what the sources do there."""
 
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
@@ -9,6 +10,7 @@ from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
 from stable_baselines3.common.type_aliases import TensorDict
 from stable_baselines3.common.vec_env import VecNormalize
 
+from sb3_caps.replay.buffers import ASKED_AT_ONCE
 from sb3_caps.replay.draws import drawing_from
 
 
@@ -68,6 +70,33 @@ class SourceAnswers:
             found[i] = self.after_cut[int(steps[i]), int(envs[i])]
         return found
 
+    def map(self, places: np.ndarray, answers: Mapping[int, tuple[np.ndarray, np.ndarray]], ended: np.ndarray) -> None:
+        """
+        Keep the answers of other sources.
+
+        :param places: for each source where it was, -1 for one that was not there
+        :param answers: for each of those what it does before and after each step, of shape (steps, environments,
+            dimensions)
+        :param ended: where an episode ended, of shape (steps, environments)
+        """
+        n_steps, shape = len(ended), (*self.before.shape[:2], len(places), self.before.shape[3])
+        steps, envs = np.argwhere(ended | self.is_cut[:n_steps]).T
+        known = self.after(steps, envs)
+        before, after = np.zeros(shape, dtype=np.float32), np.zeros((len(steps), *shape[2:]), dtype=np.float32)
+        latest = np.zeros(shape[1:], dtype=np.float32)
+        kept = places >= 0
+        before[:, :, kept], after[:, kept] = self.before[:, :, places[kept]], known[:, places[kept]]
+        latest[:, kept] = self.latest[:, places[kept]]
+        for i, (own_before, own_after) in answers.items():
+            before[:n_steps, :, i], after[:, i] = own_before, own_after[steps, envs]
+            if self.newest >= 0:
+                latest[:, i] = own_after[self.newest]
+        self.before, self.latest = before, latest
+        self.is_cut[:], self.after_cut = False, {}
+        differs = (after != before[(steps + 1) % len(before), envs]).any(axis=(1, 2)) & (steps != self.newest)
+        for step, env, answer in zip(steps[differs].tolist(), envs[differs].tolist(), after[differs], strict=True):
+            self.is_cut[step, env], self.after_cut[step, env] = True, answer
+
 
 class SourceReplayBuffer(ReplayBuffer):
     """
@@ -102,6 +131,42 @@ class SourceReplayBuffer(ReplayBuffer):
         """
         self.answers.add(self.pos, source_actions, next_source_actions)
         super().add(*args)
+
+    def map_sources(self, places: np.ndarray, ask: Callable[[int, Any], np.ndarray | None]) -> None:
+        """
+        Keep what other sources do. Of one that cannot tell, what was done counts.
+
+        :param places: for each option where it was, -1 for one that was not there
+        :param ask: asks a source, by its number, about observations; None where it cannot tell
+        """
+        places, n_steps = places[:-1], self.size()
+        ended = self.dones[:n_steps].astype(bool)
+        answers = {i: self._answers(lambda seen, i=i: ask(i, seen), ended) for i in np.flatnonzero(places < 0).tolist()}
+        self.answers.map(places, answers, ended)
+        self.n_sources = len(places)
+
+    def _answers(self, ask: Callable[[Any], np.ndarray | None], ended: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """
+        :param ask: asks a source about observations
+        :param ended: where an episode ended, of shape (steps, environments)
+        :return: what it does before and after each step, of shape (steps, environments, dimensions)
+        """
+        n_steps = len(ended)
+        done: np.ndarray = self.actions[:n_steps].astype(np.float32)
+        before, after = done.copy(), done.copy()
+        told_apart = ended.copy()
+        told_apart[[(self.pos - 1) % self.buffer_size] * (n_steps > 0)] = True
+        for which, values, places in (
+            (0, before, np.argwhere(np.ones_like(ended))),
+            (1, after, np.argwhere(told_apart)),
+        ):
+            for start in range(0, len(places), ASKED_AT_ONCE):
+                steps, envs = places[start : start + ASKED_AT_ONCE].T
+                answers = ask(self._observations_at(steps, envs)[which])
+                if answers is None:
+                    return done, np.where(told_apart[..., None], done, np.roll(done, -1, axis=0))
+                values[steps, envs] = answers
+        return before, np.where(told_apart[..., None], after, np.roll(before, -1, axis=0))
 
     def sample(self, batch_size: int, env: VecNormalize | None = None) -> SourceReplayBufferSamples:  # type: ignore[override]
         """

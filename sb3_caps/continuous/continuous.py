@@ -9,7 +9,7 @@ from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.noise import ActionNoise
 from stable_baselines3.common.type_aliases import GymEnv, PyTorchObs, Schedule
 
-from sb3_caps.caps.gate import BEST, MIXING, OPTIONS, RANDOM
+from sb3_caps.caps.gate import ACTOR, BEST, MIXING, OPTIONS, RANDOM
 from sb3_caps.caps.reports import ReuseReports
 from sb3_caps.continuous import losses
 from sb3_caps.continuous.base import ActorSample, ContinuousReuseAlgorithm
@@ -17,9 +17,11 @@ from sb3_caps.continuous.buffers import SourceReplayBufferSamples
 from sb3_caps.continuous.policies import ContinuousCAPSPolicy
 from sb3_caps.continuous.selection import LEARNING, ContinuousSelector, Selection
 from sb3_caps.continuous.start import clone, copy_networks
-from sb3_caps.replay.batches import rows_of
+from sb3_caps.replay.batches import moved, rows_of
 from sb3_caps.reuse.checks import check_number
 from sb3_caps.reuse.episodes import Behaviour, EpisodeTracker, judging_discount, longest_trial
+from sb3_caps.reuse.growth import GrowingSources
+from sb3_caps.reuse.options import OptionSet
 
 # The entropy coefficient that a copy of a source starts with, in units of the spread of values: it explores around it
 STARTING_ENT_COEF = 0.01
@@ -27,7 +29,7 @@ STARTING_ENT_COEF = 0.01
 TERMINATION_INTERVAL = 4
 
 
-class ContinuousCAPS(ReuseReports, ContinuousReuseAlgorithm):
+class ContinuousCAPS(GrowingSources, ReuseReports, ContinuousReuseAlgorithm):
     """
     Context-Aware Policy Reuse (CAPS) for continuous actions
 
@@ -173,12 +175,49 @@ class ContinuousCAPS(ReuseReports, ContinuousReuseAlgorithm):
     def _setup_model(self) -> None:
         super()._setup_model()
         known: ContinuousSelector | None = vars(self).get("selector")
-        if known is None or known.source_names != self.source_names:
-            # What is known of other sources says nothing about these
+        if known is None:
             self.selector = ContinuousSelector(self.source_names, self._selection, self.rng)
             self._decide()
         else:
             known.rng, known.settings = self.rng, self._selection
+
+    def _map_options(self, places: np.ndarray, before: OptionSet) -> None:
+        n_sources, n_envs = self.options.n_sources, len(self._last_options)
+        numbers = moved(places, len(before))
+        self.policy.set_options(self.options, places)
+        # Where the last option is gone, the actor goes on
+        self._last_options = np.where(numbers < 0, n_sources, numbers)[self._last_options]
+        states = dict(zip(before.source_names, self._last_source_states, strict=False))
+        self._last_source_states = tuple(states.get(name) for name in self.options.source_names)
+        answers = np.zeros((n_envs, n_sources, self.options.dimensions), dtype=np.float32)
+        kept = np.flatnonzero(places[:-1] >= 0)
+        if n_envs:
+            answers[:, kept] = self._last_source_actions[:, places[kept]]
+        self._last_source_actions = answers
+        if n_envs and self.env is not None and self._last_obs is not None:
+            self._ask_newcomers(np.flatnonzero(places < 0).tolist())
+        guides = numbers[self._guides]
+        self._guided_steps[guides < 0], self._guides = 0, np.maximum(guides, 0)
+        self.selector.set_sources(self.source_names)
+        if n_sources:
+            self._decide()
+        else:
+            self.gate.controller, self.gate.disabled = ACTOR, set()
+        cut = self._tracker.leave(self.source_names)
+        # Nobody was told to act where there were no sources
+        cut += self._tracker.waiting if before.n_sources == 0 else []
+        self._start_episodes()
+        self._tracker.counts[cut] = False
+
+    def _ask_newcomers(self, sources: list[int]) -> None:
+        """Let new sources see the last observations."""
+        states, starts = list(self._last_source_states), np.ones(self.n_envs, dtype=bool)
+        rng = np.random.default_rng(self.seed)
+        for i in sources:
+            self._last_source_actions[:, i], states[i] = self.options.ask(
+                i, self._emitted_observations(), None, starts, None, rng
+            )
+        self._last_source_states = tuple(states)
 
     def _start_run(self) -> None:
         discount, limit = judging_discount(self.gamma), longest_trial(self.gamma)

@@ -8,7 +8,7 @@ from gymnasium import spaces
 
 from sb3_caps.continuous.stacks import BoxStack, stack_box_sources
 from sb3_caps.reuse.options import OptionSet, SourceStates
-from sb3_caps.sources import Observations
+from sb3_caps.sources import Observations, SourceState
 
 # The one option that is no source
 ACTOR_OPTION = "actor"
@@ -53,7 +53,7 @@ class BoxOptionSet(OptionSet):
         :return: actions of shape (environments, sources, dimensions), each number from -1 to 1 as replay buffers and
             networks have them, and the next states
         """
-        n_envs, space = len(episode_starts), self.action_space
+        n_envs = len(episode_starts)
         found = np.empty((n_envs, self.n_sources, self.dimensions), dtype=np.float32)
         next_states, asked = list(states), set(range(self.n_sources))
         for stack in self._box_stacks:
@@ -62,9 +62,21 @@ class BoxOptionSet(OptionSet):
                 found[:, stack.members] = self._scaled(stack.actions(observations))
                 asked -= set(stack.members)
         for i in sorted(asked):
-            taken, next_states[i] = self.sources[i].box_actions(observations, states[i], episode_starts, space, rng)
-            found[:, i] = self._scaled(taken[:, None])[:, 0]
+            found[:, i], next_states[i] = self.ask(i, observations, states[i], episode_starts, None, rng)
         return found, tuple(next_states)
+
+    def ask(
+        self,
+        source: int,
+        observations: Observations,
+        state: SourceState,
+        episode_starts: np.ndarray,
+        action_masks: np.ndarray | None = None,
+        rng: np.random.Generator | None = None,
+    ) -> tuple[np.ndarray, SourceState]:
+        """:return: the actions of one source, of shape (environments, dimensions), and its next state"""
+        taken, state = self.sources[source].box_actions(observations, state, episode_starts, self.action_space, rng)
+        return self._scaled(taken[:, None])[:, 0], state
 
     def _scaled(self, actions: np.ndarray) -> np.ndarray:
         """:return: actions of shape (environments, sources, dimensions), clipped, each number from -1 to 1"""

@@ -17,6 +17,7 @@ from sb3_caps.continuous.options import BoxOptionSet
 from sb3_caps.replay.batches import with_batch_axis
 from sb3_caps.reuse.checks import check_n_envs
 from sb3_caps.reuse.execution import Execution, OptionExecution
+from sb3_caps.reuse.growth import map_rows
 from sb3_caps.sources.act import frozen_copy
 
 # The active option of each environment, what recurrent sources remember, and the random numbers of the episodes
@@ -66,17 +67,43 @@ class ContinuousCAPSPolicy(SACPolicy):
         if self.optimizer_class in (th.optim.Adam, th.optim.AdamW) and not self.optimizer_kwargs.keys() & ADAM_VARIANTS:
             self.optimizer_kwargs = {**self.optimizer_kwargs, "fused": True}
         super()._build(lr_schedule)
+        self._build_terminations(lr_schedule(1))  # type: ignore[call-arg]
+
+    def _build_terminations(self, learning_rate: float) -> None:
+        """What there is beside SAC's networks as soon as there are sources."""
         arch = self.net_arch if isinstance(self.net_arch, list) else self.net_arch["qf"]
         layers = create_mlp(self.critic.features_extractor.features_dim, len(self.options), arch)
         self.termination_net = nn.Sequential(*layers).to(self.device)
         self.termination_optimizer = self.optimizer_class(
             self.termination_net.parameters(),
-            lr=lr_schedule(1),  # type: ignore[call-arg]
+            lr=learning_rate,  # type: ignore[call-arg]
             **self.optimizer_kwargs,
         )
         # The networks that did best in whole episodes
         self.actor_best, self.critic_best = frozen_copy(self.actor), frozen_copy(self.critic)
         self.termination_best = frozen_copy(self.termination_net)
+
+    def set_options(self, options: BoxOptionSet, places: np.ndarray) -> None:
+        """
+        Choose from other options from now on. What stays keeps its numbers, in networks and optimizers.
+
+        :param options: the options
+        :param places: for each where it was, -1 for one that was not there
+        """
+        had_sources, self.options = self.options.n_sources > 0, options
+        if not options.n_sources:
+            # SAC's networks are left
+            for name in ("termination_net", "termination_optimizer", "actor_best", "critic_best", "termination_best"):
+                if hasattr(self, name):
+                    delattr(self, name)
+        elif had_sources:
+            for net, optimizers in ((self.termination_net, [self.termination_optimizer]), (self.termination_best, [])):
+                last: Any = net[-1]
+                map_rows(last, places.tolist(), 0.0, 0.0, optimizers)
+        else:
+            # Nobody else's draws depend on it
+            with th.random.fork_rng():
+                self._build_terminations(self.actor.optimizer.param_groups[0]["lr"])
 
     def values_of(self, critic: ContinuousCritic, observations: PyTorchObs, actions: th.Tensor) -> th.Tensor:
         """

@@ -65,6 +65,9 @@ class ContinuousSelector:
     :param rng: random numbers
     """
 
+    # The sources that the latest survey was for, if they were added to a model that had learned
+    newcomers: frozenset[str] = frozenset()
+
     def __init__(self, source_names: Sequence[str], settings: Selection, rng: np.random.Generator) -> None:
         self.settings, self.rng = settings, rng
         self.sources = [Behaviour(name, is_source=True) for name in source_names]
@@ -80,6 +83,27 @@ class ContinuousSelector:
         self.under_way: dict[int, Behaviour] = {}
         # By name: the steps since the latest episode of a behaviour, or since one was forgotten
         self._ages: dict[str, int] = {}
+
+    def set_sources(self, names: Sequence[str]) -> None:
+        """
+        Select among these sources from now on. What is known of those that stay is kept, others are tried first, and
+        are no option until they were.
+
+        :param names: of all sources
+        """
+        before = set(self.source_names)
+        for known in (self.evidence, self.rewards, self.lengths):
+            for gone in before - set(names):
+                known.pop(gone, None)
+        added = set(names) - before
+        if added and not self.surveying:
+            self.surveying, self.survey_steps, self.newcomers = True, 0, frozenset(added)
+        elif self.newcomers:
+            self.newcomers = (self.newcomers | added) & set(names)
+            # A survey of those that are gone again is over
+            self.surveying = self.surveying and bool(self.newcomers)
+        self.surveying = self.surveying and len(names) > 0
+        self.sources = [Behaviour(name, is_source=True) for name in names]
 
     @property
     def source_names(self) -> list[str]:
@@ -134,7 +158,8 @@ class ContinuousSelector:
     def disabled(self) -> set[str]:
         """The names of the sources that are worse than random actions, and not by luck."""
         random = self.of(RANDOM)
-        return {each.name for each in self.sources if random.beats(self.of(each), self.spread, DISABLE_ERRORS)}
+        bad = {each.name for each in self.sources if random.beats(self.of(each), self.spread, DISABLE_ERRORS)}
+        return bad | {each.name for each in self.sources if each.name in self.newcomers and self.of(each).n == 0}
 
     def select(self, env: int) -> Behaviour:
         """:return: who acts in the episode that starts in this environment"""

@@ -65,3 +65,14 @@ def distinct_rows(observations: th.Tensor) -> tuple[th.Tensor, th.Tensor]:
         places.append(number)
     distinct = observations if len(firsts) == len(observations) else observations[firsts]
     return distinct, th.as_tensor(places)
+
+
+def moved(places: np.ndarray, n_before: int) -> np.ndarray:
+    """
+    :param places: for each new option the old one, -1 for one that was not there
+    :param n_before: how many options there were
+    :return: for each old option the new one, -1 for one that is gone
+    """
+    found = np.full(n_before, -1, dtype=np.int64)
+    found[places[places >= 0]] = np.flatnonzero(places >= 0)
+    return found

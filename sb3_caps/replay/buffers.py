@@ -12,12 +12,15 @@ from stable_baselines3.common.buffers import BaseBuffer, ReplayBuffer
 from stable_baselines3.common.type_aliases import TensorDict
 from stable_baselines3.common.vec_env import VecNormalize
 
+from sb3_caps.replay.batches import moved
 from sb3_caps.replay.memory import available_memory
 from sb3_caps.replay.observation_stores import ObservationStore, codec, detected_frame_stack, frame_axis
 from sb3_caps.replay.priorities import Priorities
 from sb3_caps.replay.type_aliases import LatestSteps, OptionReplayBufferSamples
 
 Compression: TypeAlias = Literal["zlib", "lz4"]
+# Observations that a new source is asked about in one call
+ASKED_AT_ONCE = 1024
 
 
 class OptionReplayBuffer(ReplayBuffer):
@@ -259,6 +262,53 @@ class OptionReplayBuffer(ReplayBuffer):
         if self.pos == self.buffer_size:
             self.full = True
             self.pos = 0
+
+    def map_sources(self, places: np.ndarray, ask: Callable[[int, Any], np.ndarray | None]) -> None:
+        """
+        Keep what other sources do. Steps whose active option is gone count as those of the primitive option.
+
+        :param places: for each option where it was, -1 for one that was not there
+        :param ask: asks a source, by its number, about observations; None where it cannot tell
+        """
+        sources = places[: len(places) - self.n_actions]
+        shape = (*self.actions.shape, len(sources))
+        found = tuple(np.full(shape, -1, dtype=self.source_action_type) for _ in range(2))
+        for values, before in zip(found, (self.option_actions, self.next_option_actions), strict=True):
+            values[..., sources >= 0] = before[..., sources[sources >= 0]]
+        for i in np.flatnonzero(sources < 0).tolist():
+            for values, answers in zip(
+                found, self._answers(lambda observations, i=i: ask(i, observations)), strict=True
+            ):
+                values[..., i] = answers
+        options = moved(places, self.n_options)[self.options]
+        self.options = np.where(options < 0, len(sources) + self.actions, options).astype(np.int32)
+        self.option_actions, self.next_option_actions = found
+        self.n_sources = len(sources)
+
+    def _answers(self, ask: Callable[[Any], np.ndarray | None]) -> tuple[np.ndarray, np.ndarray]:
+        """
+        :param ask: asks a source about observations
+        :return: what it does in each step and after it, of shape (rows, environments), -1 where that is not known
+        """
+        before, after = np.full((2, *self.actions.shape), -1, dtype=self.source_action_type)
+        n_rows = self.size()
+        # Elsewhere the next row tells
+        told_apart = self.last_steps[:n_rows].copy()
+        told_apart[self._newest(min(n_rows, 1))] = True
+        for values, places, read in (
+            (before, np.argwhere(np.ones((n_rows, self.n_envs), dtype=bool)), ObservationStore.get),
+            (after, np.argwhere(told_apart), ObservationStore.get_next),
+        ):
+            for start in range(0, len(places), ASKED_AT_ONCE):
+                rows, envs = places[start : start + ASKED_AT_ONCE].T
+                observations = {key: read(store, rows, envs) for key, store in self.stores.items()}
+                answers = ask(observations.get(None, observations))
+                if answers is None:
+                    return before, after
+                values[rows, envs] = answers
+        following = np.roll(before, -1, axis=0)[:n_rows]
+        after[:n_rows] = np.where(told_apart, after[:n_rows], following)
+        return before, after
 
     def _detect_stacks(
         self, obs: np.ndarray | dict[str, np.ndarray], next_obs: np.ndarray | dict[str, np.ndarray]

@@ -3,6 +3,7 @@
 import io
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -148,8 +149,8 @@ class PolicyReuse(OffPolicyAlgorithm):
         stored_names: list[str] | None = self.__dict__.get("source_names")
         stored: OptionSet | None = self.__dict__.get("options")
         if given is not None or stored_names is None:
-            emitted_space = _emitted_space(self.env) if self.env is not None else self.observation_space
-            self.options = self.options_class(given, emitted_space, self.action_space)  # type: ignore[arg-type]
+            space = emitted_space(self.env) if self.env is not None else self.observation_space
+            self.options = self.options_class(given, space, self.action_space)  # type: ignore[arg-type]
         elif stored is None:
             raise ValueError(f"The source policies {stored_names} were not saved with the model: pass source_policies.")
         if stored_names is not None and len(stored_names) != self.options.n_sources:
@@ -327,7 +328,8 @@ class PolicyReuse(OffPolicyAlgorithm):
         :param force_reset: Force call to ``reset()`` before training to avoid unexpected behavior
         :param trust: Whether code of the file may run; without, only what ``export`` wrote is loaded, and among
             ``source_policies`` no other files and no import strings
-        :param kwargs: arguments of the constructor to change when loading. Other ``policy_kwargs`` than those that a
+        :param kwargs: arguments of the constructor to change when loading. ``source_policies`` are matched by name, and
+            may be any with CAPS; other algorithms need as many as were saved. Other ``policy_kwargs`` than those that a
             zip-file holds are refused, as in SB3: to change ``execution`` or ``averaging``, pass all of them as
             ``custom_objects={"policy_kwargs": {...}}``.
         :return: new model instance with loaded parameters
@@ -339,14 +341,27 @@ class PolicyReuse(OffPolicyAlgorithm):
         elif not trust:
             raise ValueError(refusal(path))
         checks.check_names(cls, kwargs)
-        if not trust and kwargs.get("source_policies") is not None:
-            kwargs["source_policies"] = as_sources(kwargs["source_policies"], trust=False)
+        given = kwargs.get("source_policies")
+        if not trust and hasattr(given, "trust"):
+            # A library, of which those come that fit
+            kwargs["source_policies"] = copy(given)
+            kwargs["source_policies"].trust = False
+        elif not trust and given is not None:
+            kwargs["source_policies"] = as_sources(given, trust=False)
         if exported:
             if print_system_info:
                 get_system_info()
-            return model_from_export(path, cls, env, device, kwargs)
-        check_saved_model(path, cls)
-        return super().load(path, env, device, custom_objects, print_system_info, force_reset, **kwargs)
+            model = model_from_export(path, cls, env, device, kwargs)
+        else:
+            check_saved_model(path, cls)
+            model = super().load(path, env, device, custom_objects, print_system_info, force_reset, **kwargs)
+        model._after_load()
+        return model
+
+    def _after_load(self) -> None:
+        """
+        Change what can be changed only when all of a saved model is there.
+        """
 
     def save(
         self,
@@ -389,6 +404,7 @@ class PolicyReuse(OffPolicyAlgorithm):
         :param truncate_last_traj: For ``HerReplayBuffer``, see SB3
         """
         found = read_pickle(path)
+        self._fit_replay_buffer(found)
         checks.check_replay_buffer(found, self, self.options.names, self._buffer_arguments(), str(path))
         found.device = self.device
         if hasattr(found, "rng"):
@@ -398,6 +414,13 @@ class PolicyReuse(OffPolicyAlgorithm):
             if truncate_last_traj:
                 found.truncate_last_trajectory()
         self.replay_buffer = found
+
+    def _fit_replay_buffer(self, found: Any) -> None:
+        """
+        Change a loaded buffer where it can be made to fit.
+
+        :param found: what was loaded
+        """
 
     def _excluded_save_params(self) -> list[str]:
         return [*super()._excluded_save_params(), "_schedules"]
@@ -434,6 +457,9 @@ class PolicyReuseAlgorithm(PolicyReuse, DQN):
         return [*super()._excluded_save_params(), "exploration_schedule"]
 
 
-def _emitted_space(env: VecEnv) -> spaces.Space:
-    """The observations that the user's environment emits, before SB3 normalises or transposes them."""
+def emitted_space(env: VecEnv) -> spaces.Space:
+    """
+    :param env: wrapped environments
+    :return: the observations that the user's environment emits, before SB3 normalises or transposes them
+    """
     return unwrapped(env)[0].observation_space

@@ -1,5 +1,6 @@
 """The ledger of episodes: who acts in each, and what came of it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -79,6 +80,20 @@ class EpisodeTracker:
         """
         self.behaviours[env], self.counts[env] = behaviour, True
         self.discounted[env], self.rewards[env], self.discounts[env], self.lengths[env] = 0.0, 0.0, 1.0, 0
+
+    def leave(self, sources: Sequence[str]) -> list[int]:
+        """
+        Let nobody act any more where a source acts that is gone.
+
+        :param sources: the names of those that are there
+        :return: the environments in which an episode is under way that has no return to compare
+        """
+        cut = []
+        for env, behaviour in enumerate(self.behaviours):
+            if behaviour is not None and behaviour.is_source and behaviour.name not in sources:
+                self.behaviours[env] = None
+                cut += [env] * bool(self.lengths[env])
+        return cut
 
     def add(self, rewards: np.ndarray, dones: np.ndarray) -> list[EpisodeResult]:
         """

@@ -34,6 +34,9 @@ class OptionSet:
         _check_numbered_from_zero(observation_space)
         self.observation_space = observation_space
         own = self._own_options(action_space)
+        if hasattr(source_policies, "fitting"):
+            # Of a library, those that fit
+            source_policies = source_policies.fitting(observation_space, action_space)
         self.sources = as_sources(source_policies)
         self.names = [*unique_names(self.sources, own), *own]
         for source, name in zip(self.sources, self.names, strict=False):
@@ -112,14 +115,34 @@ class OptionSet:
         if self._alone:
             next_states = list(states)
             for i in self._alone:
-                taken, next_states[i] = self.sources[i].actions(
-                    observations, states[i], episode_starts, action_masks, rng
-                )
-                actions[:, i] = check_actions(taken, self.names[i], n_envs, self.n_actions)
+                actions[:, i], next_states[i] = self.ask(i, observations, states[i], episode_starts, action_masks, rng)
             states = tuple(next_states)
         if action_masks is not None:
             actions[~np.take_along_axis(action_masks, actions, axis=1)] = -1
         return actions, states
+
+    def ask(
+        self,
+        source: int,
+        observations: Observations,
+        state: SourceState,
+        episode_starts: np.ndarray,
+        action_masks: np.ndarray | None = None,
+        rng: np.random.Generator | None = None,
+    ) -> tuple[np.ndarray, SourceState]:
+        """
+        The actions of one source.
+
+        :param source: its number
+        :param observations: see ``actions``
+        :param state: what it remembers, None at first
+        :param episode_starts: see ``actions``
+        :param action_masks: see ``actions``
+        :param rng: see ``actions``
+        :return: its actions, of shape (environments,), and its next state
+        """
+        taken, state = self.sources[source].actions(observations, state, episode_starts, action_masks, rng)
+        return check_actions(taken, self.names[source], len(episode_starts), self.n_actions), state
 
     @cached_property
     def _stacks(self) -> list[SourceStack]:

@@ -42,6 +42,20 @@ class OptionUse:
         self.termination_loss += loss
         self.termination_steps += 1
 
+    def map(self, places: np.ndarray) -> None:
+        """
+        Count other options from now on.
+
+        :param places: for each option where it was, -1 for one that was not there
+        """
+        steps, choices, agreeing = self._logged
+        gone = np.setdiff1d(np.arange(len(self.steps)), places)
+        choices -= int(self.choices[gone].sum())
+        self.steps, self.choices, steps = (
+            np.where(places < 0, 0, counts[places]) for counts in (self.steps, self.choices, steps)
+        )
+        self._logged = (steps, choices, agreeing)
+
     def of(self, options: slice) -> tuple[float, float]:
         """
         :param options: some of the options

@@ -10,6 +10,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_caps.extras import require
+from sb3_caps.library import PolicyLibrary
 from sb3_caps.reuse.callbacks import HyperparameterLog, OptionMonitor, ReuseEvalCallback, evaluated_with_masks
 from sb3_caps.reuse.checks import constructor_arguments
 from sb3_caps.reuse.episode_log import EpisodeLog
@@ -91,6 +92,11 @@ class PolicyReuseManager(exp_manager.ExperimentManager):  # type: ignore[name-de
             made = [make_source(entry, self.log_folder, self.source_folders) for entry in given]
             hyperparams["source_policies"] = made
             print(f"Source policies: {[source.name for source in made]}")
+        elif isinstance(given, dict) and given.keys() == {"library"}:
+            library = PolicyLibrary(find_source(str(given["library"]), self.log_folder, self.source_folders))
+            saved_hyperparams["source_policies"] = {"library": str(library.folder)}
+            hyperparams["source_policies"] = library
+            print(f"Source policies: those of {library.folder} that fit, of {library.names}")
         if hyperparams.pop("source_features", None):
             self._read_features(hyperparams, saved_hyperparams)
         if "callback" in hyperparams:
