@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from stable_baselines3.common.type_aliases import Schedule
+from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_caps.caps.selection import Selection
 from sb3_caps.replay.buffers import OptionReplayBuffer
@@ -146,6 +147,8 @@ def check_arguments(model: "CAPS") -> None:
             f"sequence_length must be a whole number from 1 to batch_size ({model.batch_size}), which counts the steps "
             f"of all sequences, not {model.sequence_length}."
         )
+    if issubclass(model.replay_buffer_class or OptionReplayBuffer, HerReplayBuffer):
+        raise ValueError("CAPS does not relabel goals: HerReplayBuffer (HER) is not supported.")
     if not issubclass(model.replay_buffer_class or OptionReplayBuffer, OptionReplayBuffer):
         raise ValueError(f"replay_buffer_class must be an OptionReplayBuffer, not {model.replay_buffer_class}.")
     for name, group in (

@@ -34,9 +34,9 @@ LAYOUT = {
         title: ["Multiline", tags]
         for title, tags in {
             "Return in training, whoever acted": ["rollout/ep_rew_mean"],
-            "How far the learner is ahead of the best source, in return": ["reuse/learner_lead"],
-            "Who predict acts by: 0 the learner, 1 the first source, 2 the second": ["reuse/acts_by_source"],
-            "Share of training steps that sources decided": ["options/source_share"],
+            "Lead of the learner over the best source, in return": ["reuse/learner_lead"],
+            "Who predict acts by: 0 = learner, 1 = first source, 2 = second": ["reuse/acts_by_source"],
+            "Share of training steps decided by sources": ["options/source_share"],
             "Return in evaluations: the model, and the learner alone": ["eval/mean_reward", "eval/learner_mean_reward"],
         }.items()
     }
