@@ -84,7 +84,7 @@ def test_actions_start_at_zero() -> None:
         ({"source_policies": "model.zip"}, "must be a list of source policies.*'model.zip'"),
         ({"source_policies": 3}, "must be a list"),
         ({"source_policies": go_right}, "must be a list"),
-        ({"source_policies": [3]}, "3 is no source policy"),
+        ({"source_policies": [3]}, "3 is not a source policy"),
         ({"source_policies": ["tests.toy_world:nothing"]}, "'tests.toy_world:nothing' cannot be imported"),
         ({"source_policies": ["no_such_module:policy"]}, "cannot be imported: No module"),
         (
@@ -126,12 +126,12 @@ def test_model_files(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"no saved model at .*missing.zip"):
         caps(source_policies=[tmp_path / "missing"])
     (tmp_path / "damaged.zip").write_bytes(b"PK\x03\x04 and then nothing")
-    with pytest.raises(ValueError, match=r"damaged.zip is no usable saved SB3 model"):
+    with pytest.raises(ValueError, match=r"damaged.zip is not a usable saved SB3 model"):
         caps(source_policies=[tmp_path / "damaged.zip"])
     DQN("MlpPolicy", Corridor(), buffer_size=10).save(tmp_path / "whole")
     whole = (tmp_path / "whole.zip").read_bytes()
     (tmp_path / "cut.zip").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(ValueError, match=r"cut.zip is no usable saved SB3 model"):
+    with pytest.raises(ValueError, match=r"cut.zip is not a usable saved SB3 model"):
         caps(source_policies=[tmp_path / "cut.zip"])
     with pytest.raises(ValueError, match="holds 3 saved models"):
         caps(source_policies=[tmp_path])

@@ -431,7 +431,7 @@ def test_stacks_of_colour_images_are_detected() -> None:
 
 def test_declared_stack_must_divide_the_channels() -> None:
     space = spaces.Box(0, 255, (3, SIDE, SIDE), np.uint8)
-    with pytest.raises(ValueError, match=r"\(3, 16, 16\) are no stack of 2 frames: pass frame_stack=1"):
+    with pytest.raises(ValueError, match=r"\(3, 16, 16\) are not a stack of 2 frames: pass frame_stack=1"):
         OptionReplayBuffer(10, space, spaces.Discrete(N_ACTIONS), "cpu", frame_stack=2)
 
 

@@ -209,8 +209,8 @@ def test_sources_without_running_code(folder: Path, capsys: pytest.CaptureFixtur
     for source in ("cart.zip", f"{HERE}:always_right", "a:b.zip"):
         assert main(["sources", source, "--no-trust"]) == 2
     told = capsys.readouterr().err
-    assert "cart.zip is no export" in told
-    assert "always_right is no export" in told
+    assert "cart.zip is not an export" in told
+    assert "always_right is not an export" in told
     with pytest.raises(SystemExit):
         main(["sources", "--help"])
     assert "runs code: name only those that you trust" in " ".join(capsys.readouterr().out.split())

@@ -400,9 +400,9 @@ def test_without_trust_nothing_runs(tmp_path: Path) -> None:
                 continue
             with pytest.raises(ValueError, match=r"trust=False only what export_source|is damaged, or no export"):
                 load(tmp_path / file, trust=False)
-    with pytest.raises(ValueError, match=r"os:system is no export.*run code"):
+    with pytest.raises(ValueError, match=r"os:system is not an export.*run code"):
         as_source("os:system", trust=False)
-    with pytest.raises(ValueError, match=r"tests.test_export:call is no export"):
+    with pytest.raises(ValueError, match=r"tests.test_export:call is not an export"):
         CAPS.load(tmp_path / "good.npz", source_policies=["tests.test_export:call"] * 2, trust=False)
     assert CALLED == []
     # The bomb works where it is trusted

@@ -168,7 +168,7 @@ def test_a_checksum_that_cannot_be_read_hides_nothing(tmp_path: Path) -> None:
     content[-10] ^= 1
     file.write_bytes(content)
     assert pickle.loads(content) != bytes(1000)
-    with pytest.raises(ValueError, match=r"zeros.pkl is damaged.*what follows its content is no checksum"):
+    with pytest.raises(ValueError, match=r"zeros.pkl is damaged.*what follows its content is not a checksum"):
         read_pickle(file)
     # SB3 writes none
     file.write_bytes(pickle.dumps([1, 2]))

@@ -188,7 +188,7 @@ def test_torch_script_files(suffix: str, tmp_path: Path) -> None:
     assert (source.name, source.kind) == ("walker", "TorchScript")
     for given in (source, str(file), tmp_path):
         assert actions_of(given) == FAVOURITES.tolist()
-    with pytest.raises(ValueError, match=r"is no export, or a damaged one.*trust=False"):
+    with pytest.raises(ValueError, match=r"is not an export, or is damaged.*trust=False"):
         as_source(file, trust=False)
 
 
@@ -196,7 +196,7 @@ def test_torch_script_files(suffix: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("suffix", "what"), [(".pt", "TorchScript file: pass what torch.jit.save"), (".onnx", "ONNX")])
 def test_files_that_cannot_be_used(suffix: str, what: str, content: bytes, tmp_path: Path) -> None:
     (tmp_path / f"file{suffix}").write_bytes(content)
-    with pytest.raises(ValueError, match=rf"file{suffix} is no usable {what}"):
+    with pytest.raises(ValueError, match=rf"file{suffix} is not a usable {what}"):
         as_source(tmp_path / f"file{suffix}")
     with pytest.raises(FileNotFoundError, match=rf"no saved model at .*other{suffix}\."):
         as_source(tmp_path / f"other{suffix}")
@@ -204,7 +204,9 @@ def test_files_that_cannot_be_used(suffix: str, what: str, content: bytes, tmp_p
 
 def test_weights_alone_are_no_network(tmp_path: Path) -> None:
     th.save(scores().state_dict(), tmp_path / "weights.pth")
-    with pytest.raises(ValueError, match=r"weights.pth is no usable TorchScript file: .* load what it holds and pass"):
+    with pytest.raises(
+        ValueError, match=r"weights.pth is not a usable TorchScript file: .* load what it holds and pass"
+    ):
         as_source(tmp_path / "weights.pth")
 
 
@@ -221,7 +223,7 @@ def test_onnx_files(dynamic: bool, tmp_path: Path) -> None:
     assert model.learn(30).num_timesteps == 30
     model.save(tmp_path / "model")
     assert CAPS.load(tmp_path / "model").source_names == ["walker"]
-    with pytest.raises(ValueError, match=r"walker.onnx is no export, or a damaged one.*trust=False"):
+    with pytest.raises(ValueError, match=r"walker.onnx is not an export, or is damaged.*trust=False"):
         as_source(file, trust=False)
 
 
@@ -374,7 +376,7 @@ def test_an_object_gets_what_it_takes_of_sb3s_arguments() -> None:
 
 def test_what_is_no_source() -> None:
     with pytest.raises(
-        ValueError, match=r"3 is no source policy: pass an SB3 algorithm.*an object with a method predict"
+        ValueError, match=r"3 is not a source policy: pass an SB3 algorithm.*an object with a method predict"
     ):
         as_source(3)
 

@@ -273,8 +273,8 @@ def test_texts_that_are_no_description(folder: Path, tmp_path: Path) -> None:
     seed, head = '"seed": 0', f'{{"format": "{content["format"]}", "arrays": {len(arrays)}'
     assert seed in text
     for changed, message in (
-        (text.replace(seed, '"seed": NaN'), "NaN is no finite number"),
-        (text.replace(seed, '"seed": -Infinity'), "-Infinity is no finite number"),
+        (text.replace(seed, '"seed": NaN'), "NaN is not a finite number"),
+        (text.replace(seed, '"seed": -Infinity'), "-Infinity is not a finite number"),
         (text.replace(seed, f"{seed}, {seed}"), "a name is there twice among"),
         (text.replace(seed, f'"seed": {"9" * 5000}'), "is damaged"),
         (f'{head}, "model": {"[" * 100_000}', "RecursionError"),
@@ -422,8 +422,12 @@ def test_a_file_takes_no_more_memory_than_it_has_bytes(folder: Path, tmp_path: P
     [
         ("other.zip", ["weights"], "there is no data and no policy.pth in it"),
         ("model.zip", ["data", "policy.pth"], "its data is no JSON"),
-        ("weights.pth", ["archive/data.pkl", "archive/data/0"], "no usable TorchScript file.*there is no code in it"),
-        ("weights.pt", [], "no usable TorchScript file.*not a zip file"),
+        (
+            "weights.pth",
+            ["archive/data.pkl", "archive/data/0"],
+            "not a usable TorchScript file.*there is no code in it",
+        ),
+        ("weights.pt", [], "not a usable TorchScript file.*not a zip file"),
     ],
 )
 def test_of_other_formats_nothing_is_read_with_trust_either(

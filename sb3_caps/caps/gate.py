@@ -1,4 +1,4 @@
-"""What a model acts by, and which of its sources are no option any more."""
+"""What a model acts by, and which of its sources are disabled."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,10 +21,10 @@ BUILT_IN = (*LEARNERS, *BEST.values(), EXPLORING, MIXING, RANDOM)
 @dataclass
 class Gate:
     """
-    Saved with the model, beside its networks.
+    What ``predict`` acts by, and which sources are disabled. It is saved with the model, beside its networks.
 
     :param controller: what ``predict`` acts by
-    :param disabled: the names of the sources that are no option any more
+    :param disabled: the names of the sources that are disabled
     """
 
     controller: Behaviour = OPTIONS
@@ -33,6 +33,6 @@ class Gate:
     def mask(self, names: Sequence[str]) -> np.ndarray:
         """
         :param names: of some options, in their order
-        :return: which of them are no option any more
+        :return: which of them are disabled
         """
         return np.array([name in self.disabled for name in names], dtype=bool)

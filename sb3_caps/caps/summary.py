@@ -1,4 +1,4 @@
-"""What a run reused, for people."""
+"""What a run reused, as a table to read."""
 
 from dataclasses import dataclass
 
@@ -22,7 +22,7 @@ MEANINGS |= {BEST[learner].name: f"{MEANINGS[learner.name]}, with its best netwo
 @dataclass(frozen=True)
 class PolicySummary:
     """
-    What is known of a source, or of a way in which the learner acts.
+    What is known about a source, or about a form of the learner.
 
     :param name: what it is called
     :param mean_reward: mean return of the episodes in which it acted alone, as SB3's ``evaluate_policy`` counts it;
@@ -67,12 +67,12 @@ class ReuseSummary:
 
     @property
     def reason(self) -> str:
-        """Why that is so, in one sentence."""
+        """Why ``predict`` acts by it, in one sentence."""
         known = {policy.name: policy for policy in self.policies if policy.mean_reward is not None}
         ours = known.get(self.acts_by)
         if ours is None:
             return "No whole episode of it has ended yet."
-        # What explores is no candidate: nobody would want to act by it
+        # Nobody would want to act by what explores
         others = (policy for name, policy in known.items() if name not in (EXPLORING.name, MIXING.name, ours.name))
         rival = max(others, key=_mean, default=ours)
         if _mean(rival) <= _mean(ours):

@@ -78,7 +78,7 @@ class Curve(NamedTuple):
 
 
 class NothingToDraw(ValueError):
-    """A run has nothing of what was asked for: the others can be drawn."""
+    """A run does not have what was asked for. The others can still be drawn."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -174,7 +174,7 @@ def find_runs(folder: Path, evaluations: bool = False) -> list[Path]:
 
 def joined(runs: Sequence[Path]) -> list[list[Path]]:
     """
-    Put a run behind the one that it went on with (``sb3-caps train -i``).
+    Join each run to the one that it continued (``sb3-caps train -i``).
 
     :param runs: the folders of runs
     :return: the folders of each run, the first part first

@@ -128,7 +128,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no finite number")
+    raise ValueError(f"{name} is not a finite number")
 
 
 def _parsed(data: bytes) -> tuple[str, tuple[int, ...], int]:
@@ -141,7 +141,7 @@ def _parsed(data: bytes) -> tuple[str, tuple[int, ...], int]:
     start = len(_MAGIC) + 2 + int.from_bytes(data[len(_MAGIC) : len(_MAGIC) + 2], "little")
     match = _HEADER.fullmatch(data, len(_MAGIC) + 2, start)
     if not data.startswith(_MAGIC) or match is None:
-        raise ValueError("a part of it is no plain array of numbers")
+        raise ValueError("a part of it is not a plain array of numbers")
     return match[1].decode(), tuple(int(size) for size in match[2].split(b",") if size.strip()), start
 
 
@@ -152,7 +152,7 @@ def _text(data: bytes) -> str:
     """
     kind, shape, start = _parsed(data)
     if not kind.startswith("<U") or shape:
-        raise ValueError("its description is no text")
+        raise ValueError("its description is not text")
     return data[start : start + (len(data) - start) // 4 * 4].decode("utf-32-le").rstrip("\0")
 
 

@@ -90,7 +90,7 @@ def read_pickle(path: str | pathlib.Path | io.BufferedIOBase) -> Any:
         file.seek(start)
         content = pickle.load(file)
         if not checked and file.read(1):
-            raise ValueError("what follows its content is no checksum")
+            raise ValueError("what follows its content is not a checksum")
     except Exception as error:  # there is nothing that a pickle with other bits in it may not raise
         raise ValueError(f"{path} is damaged, or was never saved here ({type(error).__name__}: {error}).") from error
     finally:

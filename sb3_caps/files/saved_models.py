@@ -65,7 +65,7 @@ def saved_attributes(path: ModelPath) -> dict[str, Any]:
 
 def check_format(archive: zipfile.ZipFile) -> None:
     """
-    Refuse what is no saved model before anything of it is read: other files may be of any size, and compressed.
+    Refuse what is not a saved model before reading it: other files may be of any size, and compressed.
 
     :param archive: a file
     """

@@ -158,7 +158,7 @@ class ObservationStore:
         size = frame_shape.pop(self.axis)
         if size % frame_stack:
             raise ValueError(
-                f"Observations of shape {self.shape} are no stack of {frame_stack} frames: pass frame_stack=1."
+                f"Observations of shape {self.shape} are not a stack of {frame_stack} frames: pass frame_stack=1."
             )
         self.frame_shape = self.shape if frame_stack == 1 else (size // frame_stack, *frame_shape)
         n_bytes = int(np.prod(self.frame_shape)) * np.dtype(self.dtype).itemsize

@@ -353,7 +353,7 @@ def _each(callbacks: list[Any]) -> Iterator[Any]:
 
 class ReuseEvalCallback(EvalCallback):
     """
-    SB3's ``EvalCallback``, which evaluates the learner alone besides, as ``eval/learner_mean_reward``. While CAPS acts
+    SB3's ``EvalCallback`` that also evaluates the learner alone, as ``eval/learner_mean_reward``. While CAPS acts
     by a source, ``eval/mean_reward`` tells what the source is worth, and nothing of what was learned.
 
     :param args: The arguments of ``EvalCallback``

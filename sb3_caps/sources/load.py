@@ -75,7 +75,7 @@ def as_source(
         result = SourcePolicy(FunctionAct(source), getattr(source, "__name__", type(source).__name__))
     else:
         raise ValueError(
-            f"{source!r} is no source policy: pass an SB3 algorithm or policy, the path of a saved model, an import "
+            f"{source!r} is not a source policy: pass an SB3 algorithm or policy, the path of a saved model, an import "
             "string 'package.module:function', a module of torch, an object with a method predict, or a callable from "
             "observations to actions."
         )
@@ -142,7 +142,7 @@ def refusal(path: Any) -> str:
     :return: why not, and what to do
     """
     return (
-        f"{path} is no export, or a damaged one, and loading anything else may run code: with trust=False only what "
+        f"{path} is not an export, or is damaged, and loading anything else may run code: with trust=False only what "
         "export_source and CAPS.export wrote is loaded. Pass trust=True if you trust it."
     )
 
@@ -198,7 +198,7 @@ def _from_network_file(path: Path) -> TorchScriptAct | OnnxAct:
             what = "ONNX model: pass one that is a single file, without external data"
         else:
             what = "TorchScript file: pass what torch.jit.save wrote, or load what it holds and pass the module"
-        raise ValueError(f"{path} is no usable {what} ({type(error).__name__}: {error}).") from error
+        raise ValueError(f"{path} is not a usable {what} ({type(error).__name__}: {error}).") from error
 
 
 def _check_torch_script(path: Path) -> None:
@@ -276,7 +276,7 @@ def _build_policy(data: dict[str, Any], arguments: dict[str, Any]) -> BasePolicy
 def _unusable(path: Path, error: Exception, unread: Sequence[str] = ()) -> ValueError:
     reasons = "; ".join([f"{type(error).__name__}: {error}", *unread])
     return ValueError(
-        f"{path} is no usable saved SB3 model ({reasons}): pass the .zip file that `model.save` wrote, or the model."
+        f"{path} is not a usable saved SB3 model ({reasons}): pass the .zip file that `model.save` wrote, or the model."
     )
 
 

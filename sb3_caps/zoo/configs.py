@@ -55,7 +55,7 @@ def find_source(source: str, log_folder: str, folders: Sequence[Path] = ()) -> s
                 return str(candidate)
     name = Path(source).name
     trains = f" `sb3-caps sources --train {name}` trains it." if name in settings("reuse", "sources") else ""
-    raise FileNotFoundError(f"There is no source policy {source} in {' or '.join(map(str, starts))}.{trains}")
+    raise FileNotFoundError(f"There is not a source policy {source} in {' or '.join(map(str, starts))}.{trains}")
 
 
 def make_source(entry: Any, log_folder: str, folders: Sequence[Path] = ()) -> SourcePolicy:
@@ -98,7 +98,9 @@ def _made(name: str, kwargs: dict[str, Any]) -> Any:
     maker = imported(name)
     module = getattr(maker, "__module__", None) or type(maker).__module__
     if not callable(maker) or module.partition(".")[0] in sys.stdlib_module_names:
-        raise ValueError(f"'{name}' makes no source policy: with kwargs, pass a function or class that returns one.")
+        raise ValueError(
+            f"'{name}' does not make a source policy: with kwargs, pass a function or class that returns one."
+        )
     return maker(**kwargs)
 
 

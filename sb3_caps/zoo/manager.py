@@ -1,4 +1,4 @@
-"""rl_zoo3's experiment manager, with what our algorithms need besides."""
+"""rl_zoo3's experiment manager, with what our algorithms need in addition."""
 
 import argparse
 import shutil
