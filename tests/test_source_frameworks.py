@@ -159,7 +159,7 @@ def test_what_a_module_gets() -> None:
         (
             nn.Linear(7, N_ACTIONS),
             RuntimeError,
-            r"'Linear' failed: RuntimeError: mat1 .* It was given observations of shape \(2, 3\) and type float32.",
+            r"'Linear' failed: RuntimeError: mat1 .* given observations of shape \(2, 10\) and type float32",
         ),
         (nn.Linear(LENGTH, 5), ValueError, r"'Linear' returns 5 numbers .* takes Discrete\(3\): expected one for each"),
         (nn.Linear(LENGTH, 1), ValueError, r"'Linear' returns 1 numbers for an observation"),
