@@ -55,7 +55,7 @@ def find_source(source: str, log_folder: str, folders: Sequence[Path] = ()) -> s
                 return str(candidate)
     name = Path(source).name
     trains = f" `sb3-caps sources --train {name}` trains it." if name in settings("reuse", "sources") else ""
-    raise FileNotFoundError(f"There is not a source policy {source} in {' or '.join(map(str, starts))}.{trains}")
+    raise FileNotFoundError(f"There is no source policy {source} in {' or '.join(map(str, starts))}.{trains}")
 
 
 def make_source(entry: Any, log_folder: str, folders: Sequence[Path] = ()) -> SourcePolicy:
