@@ -138,6 +138,8 @@ def check_arguments(model: "CAPS") -> None:
 
     :param model: with the arguments that it was given
     """
+    if issubclass(model.replay_buffer_class or OptionReplayBuffer, HerReplayBuffer):
+        raise ValueError("CAPS does not relabel goals: HerReplayBuffer (HER) is not supported.")
     if model.n_steps != 1:
         raise ValueError(f"n_steps must be 1, not {model.n_steps}: CAPS has sequence_length for longer backups.")
     if model.termination is not None and not 0 <= model.termination <= 1:
@@ -147,8 +149,6 @@ def check_arguments(model: "CAPS") -> None:
             f"sequence_length must be a whole number from 1 to batch_size ({model.batch_size}), which counts the steps "
             f"of all sequences, not {model.sequence_length}."
         )
-    if issubclass(model.replay_buffer_class or OptionReplayBuffer, HerReplayBuffer):
-        raise ValueError("CAPS does not relabel goals: HerReplayBuffer (HER) is not supported.")
     if not issubclass(model.replay_buffer_class or OptionReplayBuffer, OptionReplayBuffer):
         raise ValueError(f"replay_buffer_class must be an OptionReplayBuffer, not {model.replay_buffer_class}.")
     for name, group in (

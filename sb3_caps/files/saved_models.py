@@ -65,7 +65,7 @@ def saved_attributes(path: ModelPath) -> dict[str, Any]:
 
 def check_format(archive: zipfile.ZipFile) -> None:
     """
-    Refuse what is not a saved model before reading it: other files may be of any size, and compressed.
+    Refuse what is not a saved model before anything of it is read: other files may be of any size, and compressed.
 
     :param archive: a file
     """
@@ -74,7 +74,7 @@ def check_format(archive: zipfile.ZipFile) -> None:
         raise ValueError(f"there is no {' and no '.join(sorted(missing))} in it")
     with archive.open("data") as data:
         if data.read(1) != b"{":
-            raise ValueError("its data is no JSON")
+            raise ValueError("its data is not JSON")
 
 
 def _is_related(name: str, algorithm: type[BaseAlgorithm]) -> bool:

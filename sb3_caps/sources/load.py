@@ -142,8 +142,8 @@ def refusal(path: Any) -> str:
     :return: why not, and what to do
     """
     return (
-        f"{path} is not an export, or is damaged, and loading anything else may run code: with trust=False only what "
-        "export_source and CAPS.export wrote is loaded. Pass trust=True if you trust it."
+        f"{path} is not an export, or a damaged one, and loading anything else may run code: with trust=False only "
+        "what export_source and CAPS.export wrote is loaded. Pass trust=True if you trust it."
     )
 
 
