@@ -9,6 +9,7 @@ import pytest
 from gymnasium import spaces
 from stable_baselines3 import DQN
 from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_caps import CAPS, PiecewiseLinear, as_source
 from tests.toy_world import Corridor, go_left, go_right
@@ -79,6 +80,7 @@ def test_actions_start_at_zero() -> None:
             "prioritized_share must be a share from 0 to 1, not 1.5",
         ),
         ({"replay_buffer_class": ReplayBuffer}, "OptionReplayBuffer"),
+        ({"replay_buffer_class": HerReplayBuffer}, "HerReplayBuffer .HER. is not supported"),
         ({"source_policies": "model.zip"}, "must be a list of source policies.*'model.zip'"),
         ({"source_policies": 3}, "must be a list"),
         ({"source_policies": go_right}, "must be a list"),

@@ -97,6 +97,7 @@ def test_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:
         (["train", "--env", "CartPole-v2"], "CartPole-v2 not found in gym registry, you maybe meant CartPole-v"),
         (["train", "--env", "CartPole-v1", "-conf", "none.yml"], "No such file or directory: 'none.yml'"),
         (["train", "--env", "CartPole-v1", "--variant", "huge"], "no variant 'huge' for CartPole-v1"),
+        (["train", "--algo", "dqn", "--env", "CartPole-v1", "--variant", "long"], "caps.yml has it: pass it as -conf."),
         (["train", "--env", "CartPole-v1", "-i", "none.zip"], "must be a valid path to a .zip file"),
         (["train", "--env", "CartPole-v1", "-params", "gamma:gama"], "not gamma:gama: name 'gama' is not defined"),
         (["train", "--env", "CartPole-v1", "-params", "gama:0.9"], "caps has no argument gama"),

@@ -419,7 +419,7 @@ def test_what_is_not_for_it_is_refused() -> None:
     env: Any = gym.make("CartPole-v1")
     with pytest.raises(AssertionError, match="only supports"):
         ContinuousCAPS("MlpPolicy", env)
-    with pytest.raises(ValueError, match="HerReplayBuffer is not for it"):
+    with pytest.raises(ValueError, match=r"HerReplayBuffer \(HER\) is not supported"):
         make(replay_buffer_class=HerReplayBuffer)
     with pytest.raises(ValueError, match="n_steps must be 1, not 3"):
         make(n_steps=3)

@@ -152,7 +152,7 @@ def test_the_log_of_episodes_says_who_acted(tmp_path: Path) -> None:
 
 def test_what_explores_is_no_rival_in_the_summary() -> None:
     policies = [PolicySummary(name, mean, 0.1, 3) for name, mean in (("home", 1.0), ("options", 2.0), ("mixing", 3.0))]
-    assert ReuseSummary(policies, "options").reason == "It was paid most in whole episodes."
+    assert ReuseSummary(policies, "options").reason == "It had the highest mean return in whole episodes."
 
 
 def test_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -54,7 +54,7 @@ def refused(file: Path, number: int, load: Callable[[], Any], is_whole: Callable
             message = str(error)
         if message:
             assert str(file) in message
-            assert any(words in message for words in ("damaged", "no usable saved SB3 model")), message
+            assert any(words in message for words in ("damaged", "not a usable saved SB3 model")), message
             n_refused += 1
         else:
             assert is_whole(loaded)

@@ -152,22 +152,25 @@ def test_logs_say_who_acts(tmp_path: Path) -> None:
 
 
 SOURCES = [PolicySummary("half", 234.5, 3.4, 40, 0.2, 3.0), PolicySummary("left", 9.0, 0.3, 9, 0.0, 1.0)]
+TOO_FEW = "4 episodes are too few to be sure that it is better."
 LEARNER = [PolicySummary("options", 228.0, 98.0, 4), PolicySummary("actor", 274.9, 101.3, 4)]
 
 
 @pytest.mark.parametrize(
     ("acts_by", "reason"),
     [
-        ("actor", "It was paid most in whole episodes."),
-        ("half", "actor was paid more on average, 274.9 to 234.5, but 4 episodes are too few to be sure of that."),
-        ("options", "actor was paid more on average, 274.9 to 228, but 4 episodes are too few to be sure of that."),
-        ("best options", "Nothing was tried in whole episodes."),
+        ("actor", "It had the highest mean return in whole episodes."),
+        ("half", f"actor had a higher mean return, 274.9 against 234.5, but {TOO_FEW}"),
+        ("options", f"actor had a higher mean return, 274.9 against 228, but {TOO_FEW}"),
+        ("best options", "No whole episode of it has ended yet."),
     ],
 )
 def test_the_summary_says_why(acts_by: str, reason: str) -> None:
     exploring = PolicySummary("exploring", 400.0, 1.0, 9)
     summary = ReuseSummary([*SOURCES, *LEARNER, exploring], acts_by)
-    assert str(summary).splitlines()[-1] == f"predict acts by: {acts_by}. {reason}"
+    told = {"actor": "actor (the learner: the likeliest action of its actor)", "half": "half"}
+    assert str(summary).splitlines()[-1].startswith(f"predict acts by: {told.get(acts_by, acts_by)}")
+    assert str(summary).endswith(f". {reason}")
     assert "actor      274.9 ± 101" in str(summary)
 
 

@@ -56,7 +56,7 @@ def test_a_game_of_ones_own(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_makes_no_game_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("pygame")
     monkeypatch.setattr("sb3_caps.envs.ple._import_ple", lambda: (StandInPLE, None))
-    with pytest.raises(ValueError, match=r"dict makes no game of PLE: \{\} has no actions, rewards"):
+    with pytest.raises(ValueError, match=r"dict does not make a game of PLE: \{\} has no actions, rewards"):
         PLEEnv(dict)
     # An object cannot be made anew at every seed
     with pytest.raises(ValueError, match="the class of a game, or a function that makes one"):

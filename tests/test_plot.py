@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_hex
 from stable_baselines3 import DQN
 from stable_baselines3.common.callbacks import ConvertCallback
 from stable_baselines3.common.env_util import make_vec_env
@@ -72,6 +73,25 @@ def test_one_line_is_the_learners(folder: Path) -> None:
     bars = {bars.get_label(): [path.get_extents().x0 for path in bars.get_paths()] for bars in rug.collections}
     assert bars == {"good": [0], "bad": [10], "random": [20], "learner": [*range(30, 130, 10)]}
     assert len({tuple(bars.get_facecolor()[0]) for bars in rug.collections}) == 4
+
+
+def test_what_explores_is_not_what_was_learned(folder: Path) -> None:
+    explored = [("exploring", 0, -3.0), ("mixing", 0, -4.0)]
+    run = write_run(folder / "caps" / "Task-v0_1", [*ROWS, *explored])
+    episodes = read_training([run], "steps", "reward")
+    assert episodes.acted[-3:] == ["learner", "learner exploring", "learner exploring"]
+    assert training_curve("a", episodes, window=1).y.tolist() == [float(i) for i in range(10)]
+    # With safe=False the learner always explores
+    always = write_run(folder / "caps" / "Task-v0_2", [*ROWS[:3], *explored])
+    assert training_curve("a", read_training([always], "steps", "reward"), window=1).y.tolist() == [-3, -4]
+
+
+def test_no_line_has_the_colour_of_a_source(folder: Path) -> None:
+    episodes = read_training([write_run(folder / "caps" / "Task-v0_1")], "steps", "reward")
+    figure = draw_curves([training_curve(f"caps Task-v0_{n}", episodes, 1) for n in range(1, 5)], "steps", "reward")
+    lines = {to_hex(line.get_color()) for line in figure.axes[0].lines[:4]}
+    assert len(lines) == 4
+    assert not lines & {to_hex(bars.get_facecolor()[0]) for bars in figure.axes[1].collections}
 
 
 def test_runs_that_do_not_say_who_acted_are_drawn_as_they_are(folder: Path) -> None:
@@ -155,7 +175,8 @@ def test_the_file_says_who_acted(tmp_path: Path) -> None:
     theirs = load_results(str(tmp_path))
     assert len(found) == len(theirs)
     assert sorted((each["r"], each["l"]) for each in found) == sorted(zip(theirs.r, theirs.l, strict=True))
-    assert {each["acted"] for each in found} == {"go_right", "go_left", "random", "learner"}
+    assert {"go_right", "go_left", "random"} < {each["acted"] for each in found}
+    assert {each["acted"] for each in found} - {"go_right", "go_left", "random"} <= {"learner", "learner exploring"}
     with (tmp_path / "episodes.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert {row["acted"] for row in rows} <= names

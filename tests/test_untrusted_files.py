@@ -422,8 +422,8 @@ def test_a_file_takes_no_more_memory_than_it_has_bytes(folder: Path, tmp_path: P
     [
         ("other.zip", ["weights"], "there is no data and no policy.pth in it"),
         ("model.zip", ["data", "policy.pth"], "its data is not JSON"),
-        ("weights.pth", ["archive/data.pkl", "archive/data/0"], "no usable TorchScript file.*there is no code in it"),
-        ("weights.pt", [], "no usable TorchScript file.*not a zip file"),
+        ("weights.pth", ["archive/data.pkl", "archive/data/0"], "a usable TorchScript file.*there is no code in it"),
+        ("weights.pt", [], "a usable TorchScript file.*not a zip file"),
     ],
 )
 def test_of_other_formats_nothing_is_read_with_trust_either(

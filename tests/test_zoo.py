@@ -508,7 +508,7 @@ def test_only_what_makes_a_source_is_called(tmp_path: Path) -> None:
         (f"{HERE}:subprocess.check_call", {"args": ["touch", str(file)]}),
         (f"{HERE}:QUICK", {}),
     ):
-        with pytest.raises(ValueError, match=rf"'{name}' makes no source policy: with kwargs, pass a function"):
+        with pytest.raises(ValueError, match=rf"'{name}' does not make a source policy: with kwargs, pass a function"):
             make_source({"source": name, "kwargs": kwargs}, "logs")
     assert not file.exists()
     with pytest.raises(ValueError, match="7 is not a source policy"):

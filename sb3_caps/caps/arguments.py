@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 from stable_baselines3.common.type_aliases import Schedule
+from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_caps.caps.exploration import BuiltInExploration
 from sb3_caps.caps.selection import Selection
@@ -137,6 +138,8 @@ def check_arguments(model: "CAPS") -> None:
 
     :param model: with the arguments that it was given
     """
+    if issubclass(model.replay_buffer_class or OptionReplayBuffer, HerReplayBuffer):
+        raise ValueError("CAPS does not relabel goals: HerReplayBuffer (HER) is not supported.")
     if model.n_steps != 1:
         raise ValueError(f"n_steps must be 1, not {model.n_steps}: CAPS has sequence_length for longer backups.")
     if model.termination is not None and not 0 <= model.termination <= 1:

@@ -21,7 +21,7 @@ BUILT_IN = (*LEARNERS, *BEST.values(), EXPLORING, MIXING, RANDOM)
 @dataclass
 class Gate:
     """
-    Saved with the model, beside its networks.
+    What ``predict`` acts by, and which sources are disabled. It is saved with the model, beside its networks.
 
     :param controller: what ``predict`` acts by
     :param disabled: the names of the sources that are disabled

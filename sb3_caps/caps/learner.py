@@ -25,7 +25,7 @@ class LearnerOnly:
 
     @property
     def behaviour(self) -> Behaviour:
-        """The way in which its latest networks are worth most with confidence."""
+        """The form in which the latest networks act best, as far as whole episodes tell."""
         controller = self.model.gate.controller
         if controller not in LEARNERS:
             latest: Any = copy(self.model.selector)
@@ -35,7 +35,7 @@ class LearnerOnly:
 
     @contextmanager
     def acting(self) -> Iterator[None]:
-        """In here ``predict`` of the model acts by the learner too, for a callback that evaluates its model."""
+        """A context in which ``predict`` of the model acts by the learner, for callbacks that evaluate the model."""
         policy, before = self.model.policy, self.model.policy.gate
         policy.gate = Gate(self.behaviour, before.disabled)
         try:
@@ -51,7 +51,7 @@ class LearnerOnly:
         deterministic: bool = False,
         **action_masks: np.ndarray | None,
     ) -> tuple[np.ndarray, tuple[Any, ...] | None]:
-        """As that of the model, see there."""
+        """Act as the model does, but always by the learner."""
         with self.acting():
             found: tuple[np.ndarray, tuple[Any, ...] | None] = self.model.predict(
                 observation, state, episode_start, deterministic, **action_masks

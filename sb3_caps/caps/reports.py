@@ -18,7 +18,7 @@ SelfReports = TypeVar("SelfReports", bound="ReuseReports")
 
 
 class ReuseReports(PolicyReuse):
-    """What an algorithm has whose selector tells what its gate acts by: a class before its own."""
+    """Mixin of CAPS and ContinuousCAPS: the learner alone, the summary, the logs and the export."""
 
     gate: Gate
 

@@ -1,20 +1,28 @@
-"""What a run reused, for people."""
+"""What a run reused, as a table to read."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from sb3_caps.caps.gate import ACTOR, EXPLORING, MIXING, OPTIONS, SAMPLED_ACTOR
+from sb3_caps.caps.gate import ACTOR, BEST, EXPLORING, LEARNERS, MIXING, OPTIONS, SAMPLED_ACTOR
 from sb3_caps.reuse.episodes import Behaviour
 from sb3_caps.reuse.evidence import Evidence
 from sb3_caps.reuse.options import OptionSet
 from sb3_caps.reuse.statistics import OptionUse
 
+# What the learner's ways of acting are, for whoever reads a summary alone
+MEANINGS = {
+    OPTIONS.name: "the learner: in each state the option of the highest value",
+    ACTOR.name: "the learner: the likeliest action of its actor",
+    SAMPLED_ACTOR.name: "the learner: actions drawn from its actor",
+}
+MEANINGS |= {BEST[learner].name: f"{MEANINGS[learner.name]}, with its best networks" for learner in LEARNERS}
+
 
 @dataclass(frozen=True)
 class PolicySummary:
     """
-    What is known of a source, or of a way in which the learner acts.
+    What is known about a source, or about a form of the learner.
 
     :param name: what it is called
     :param mean_reward: mean return of the episodes in which it acted alone, as SB3's ``evaluate_policy`` counts it;
@@ -54,23 +62,24 @@ class ReuseSummary:
             if policy.share is not None:
                 line += f"  {policy.share:14.1%}  {policy.length:11.1f}"
             lines.append(line)
-        return "\n".join([*lines, f"predict acts by: {self.acts_by}. {self.reason}"])
+        meaning = f" ({MEANINGS[self.acts_by]})" if self.acts_by in MEANINGS else ""
+        return "\n".join([*lines, f"predict acts by: {self.acts_by}{meaning}. {self.reason}"])
 
     @property
     def reason(self) -> str:
-        """Why that is so, in one sentence."""
+        """Why ``predict`` acts by it, in one sentence."""
         known = {policy.name: policy for policy in self.policies if policy.mean_reward is not None}
         ours = known.get(self.acts_by)
         if ours is None:
-            return "Nothing was tried in whole episodes."
-        # What explores is no candidate: nobody would want to act by it
+            return "No whole episode of it has ended yet."
+        # Nobody would want to act by what explores
         others = (policy for name, policy in known.items() if name not in (EXPLORING.name, MIXING.name, ours.name))
         rival = max(others, key=_mean, default=ours)
         if _mean(rival) <= _mean(ours):
-            return "It was paid most in whole episodes."
+            return "It had the highest mean return in whole episodes."
         return (
-            f"{rival.name} was paid more on average, {_mean(rival):.4g} to {_mean(ours):.4g}, but "
-            f"{rival.episodes} episodes are too few to be sure of that."
+            f"{rival.name} had a higher mean return, {_mean(rival):.4g} against {_mean(ours):.4g}, but "
+            f"{rival.episodes} episodes are too few to be sure that it is better."
         )
 
 

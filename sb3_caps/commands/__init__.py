@@ -23,7 +23,7 @@ COMMANDS = {
     "plot_train": ("sb3_caps.zoo.plots:plot_train", "draw the training episodes of an algorithm (rl_zoo3)"),
     "all_plots": ("sb3_caps.zoo.plots:all_plots", "draw and tabulate the evaluations of algorithms (rl_zoo3)"),
     "plot_from_file": ("sb3_caps.zoo.plots:plot_from_file", "draw what all_plots wrote (rl_zoo3)"),
-    "explore": ("sb3_caps.commands.explore", "write a page in which to go through episodes of CAPS, step by step"),
+    "explore": ("sb3_caps.commands.explore", "write a page for going through episodes of CAPS, step by step"),
     "plot": ("sb3_caps.commands.plot", "draw the learning curves of any runs side by side"),
     "sources": ("sb3_caps.commands.sources", "inspect source policies, or train the usual ones"),
     "library": ("sb3_caps.commands.library", "keep policies in a folder that grows from task to task"),

@@ -1,4 +1,4 @@
-"""``sb3-caps explore``: a page in which to go through episodes of a CAPS model, step by step."""
+"""``sb3-caps explore``: a page for going through episodes of a CAPS model, step by step."""
 
 import argparse
 from pathlib import Path

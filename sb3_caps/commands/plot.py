@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sb3_caps.caps.gate import EXPLORING, MIXING
 from sb3_caps.colours import SOURCE_COLOURS
 from sb3_caps.reuse.episode_log import EPISODES
 from sb3_caps.studies.shared.plots import INK, TEXT_SIZE, method_colours, new_figure, save
@@ -28,8 +29,8 @@ LINE_COLOURS = ("#0072b2", "#009e73", "#e69f00", "#9c6ade", "#56b4e9", "#8c6d31"
 STYLES = ("-", "--", ":", "-.")
 # Who acted, of so many runs at most: beyond, nobody could tell them apart
 MOST_ROWS = 8
-LEARNER, RANDOM = "learner", "random"
-ACTED_COLOURS = {LEARNER: "#c9ccd6", RANDOM: INK}
+LEARNER, EXPLORES, RANDOM = "learner", "learner exploring", "random"
+ACTED_COLOURS = {LEARNER: "#9aa0b3", EXPLORES: "#dcdee6", RANDOM: INK}
 
 
 class Episodes(NamedTuple):
@@ -38,7 +39,8 @@ class Episodes(NamedTuple):
 
     :param x: steps, episodes or hours
     :param y: what was paid, or the length, or whether it was a success
-    :param acted: the name of the source that acted, ``"learner"`` or ``"random"``; of a run without that file, empty
+    :param acted: the name of the source that acted, ``"learner"``, ``"learner exploring"`` or ``"random"``; empty for a
+        run without that file
     """
 
     x: np.ndarray
@@ -76,7 +78,7 @@ class Curve(NamedTuple):
 
 
 class NothingToDraw(ValueError):
-    """A run has nothing of what was asked for: the others can be drawn."""
+    """A run does not have what was asked for. The others can still be drawn."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -145,11 +147,13 @@ def training_curve(label: str, episodes: Episodes, window: int) -> Curve:
     :param label: what it is of
     :param episodes: of training
     :param window: how many to average over
-    :return: the curve of the learner, or of all episodes where it is not known who acted
+    :return: the curve of the learner without exploration, or of all its episodes where it always explores, or of all
+        episodes where it is not known who acted
     """
     shown = episodes.of(LEARNER)
-    if not shown.any():
-        shown = np.ones(len(episodes.y), dtype=bool)
+    for others in (episodes.of(LEARNER, EXPLORES), np.ones(len(episodes.y), dtype=bool)):
+        if not shown.any():
+            shown = others
     x, y = episodes.x[shown], episodes.y[shown]
     window = min(window, max(1, len(y) // SHORT_RUN_PARTS))
     return Curve(label, *smoothed(x, y, window), episodes if episodes.acted else None)
@@ -170,7 +174,7 @@ def find_runs(folder: Path, evaluations: bool = False) -> list[Path]:
 
 def joined(runs: Sequence[Path]) -> list[list[Path]]:
     """
-    Put a run behind the one that it went on with (``sb3-caps train -i``).
+    Join each run to the one that it continued (``sb3-caps train -i``).
 
     :param runs: the folders of runs
     :return: the folders of each run, the first part first
@@ -282,7 +286,7 @@ def _who(values: dict[str, str]) -> str:
     """:return: the name of the source that acted, or which of all others"""
     if values["is_source"] == "1":
         return values["acted"]
-    return RANDOM if values["acted"] == RANDOM else LEARNER
+    return {RANDOM: RANDOM, EXPLORING.name: EXPLORES, MIXING.name: EXPLORES}.get(values["acted"], LEARNER)
 
 
 def _number(text: str) -> float:
@@ -329,7 +333,9 @@ def draw_curves(curves: list[Curve], x_label: str, y_label: str, mean: bool = Fa
     has_rows = 0 < len(told) <= MOST_ROWS
     figure, grid = new_figure(8, 5 + (0.4 + 0.2 * len(told) if has_rows else 0), rows=2 if has_rows else 1)
     axes = grid[0, 0]
-    for label, (colour, style) in line_styles(list(dict.fromkeys(curve.label for curve in curves))).items():
+    acted = colours_of_acted(told) if has_rows else {}
+    labels = list(dict.fromkeys(curve.label for curve in curves))
+    for label, (colour, style) in line_styles(labels, list(acted.values())).items():
         group = [curve for curve in curves if curve.label == label]
         if not mean:
             for number, curve in enumerate(group):
@@ -348,13 +354,14 @@ def draw_curves(curves: list[Curve], x_label: str, y_label: str, mean: bool = Fa
     axes.legend(fontsize=TEXT_SIZE)
     if has_rows:
         grid[0, 0].get_gridspec().set_height_ratios([5, 0.4 + 0.2 * len(told)])
-        _draw_who_acted(grid[1, 0], axes, told)
+        _draw_who_acted(grid[1, 0], axes, told, acted)
     return figure
 
 
-def line_styles(labels: Sequence[str]) -> dict[str, tuple[str, str]]:
+def line_styles(labels: Sequence[str], taken: Sequence[str] = ()) -> dict[str, tuple[str, str]]:
     """
     :param labels: of all curves, as ``caps CartPole-v1_1``
+    :param taken: colours that mean something else in the figure
     :return: the colour and the style of each: that of its method for the first of a method, others far from it
     """
     own = method_colours(labels)
@@ -365,7 +372,8 @@ def line_styles(labels: Sequence[str]) -> dict[str, tuple[str, str]]:
         if method not in methods:
             methods.add(method)
             found[label] = own[label], STYLES[0]
-    rest = [(colour, style) for style in STYLES for colour in LINE_COLOURS]
+    colours = [colour for colour in LINE_COLOURS if colour not in taken] or LINE_COLOURS
+    rest = [(colour, style) for style in STYLES for colour in colours]
     free = [each for each in rest if each not in found.values()]
     for number, label in enumerate(label for label in labels if label not in found):
         found[label] = free[number % len(free)]
@@ -385,21 +393,27 @@ def best_sources(curves: Sequence[Curve]) -> dict[str, float]:
     return {name: float(np.concatenate(found).mean()) for name, found in values.items()}
 
 
-def _draw_who_acted(axes: Any, above: Any, curves: list[Curve]) -> None:
+def colours_of_acted(curves: Sequence[Curve]) -> dict[str, str]:
+    """
+    :param curves: of runs that say who acted
+    :return: a colour for everyone who acted, sources first
+    """
+    names = {name for curve in curves if curve.episodes for name in curve.episodes.acted}
+    sources = sorted(names - ACTED_COLOURS.keys())
+    found = {name: SOURCE_COLOURS[number % len(SOURCE_COLOURS)] for number, name in enumerate(sources)}
+    return found | {name: colour for name, colour in ACTED_COLOURS.items() if name in names}
+
+
+def _draw_who_acted(axes: Any, above: Any, curves: list[Curve], colours: dict[str, str]) -> None:
     """A row for each run: who acted in each episode."""
-    names = list(
-        dict.fromkeys(name for curve in curves if curve.episodes for name in sorted(set(curve.episodes.acted)))
-    )
-    names.sort(key=list(ACTED_COLOURS).__contains__)
-    colours = {name: SOURCE_COLOURS[number % len(SOURCE_COLOURS)] for number, name in enumerate(names)} | ACTED_COLOURS
     for row, curve in enumerate(curves):
         assert curve.episodes is not None
         ends, starts = curve.episodes.x, np.concatenate([[0], curve.episodes.x[:-1]])
-        for name in names:
+        for name, colour in colours.items():
             theirs = curve.episodes.of(name)
             bars = list(zip(starts[theirs], (ends - starts)[theirs], strict=True))
             # Each name once, also where it did not act in the first run
-            axes.broken_barh(bars, (row - 0.4, 0.8), color=colours[name], linewidth=0, label=name if row == 0 else "")
+            axes.broken_barh(bars, (row - 0.4, 0.8), color=colour, linewidth=0, label=name if row == 0 else "")
     axes.set_yticks(range(len(curves)), [curve.label for curve in curves], fontsize=TEXT_SIZE - 2)
     axes.set_ylim(len(curves) - 0.5, -0.5)
     axes.sharex(above)

@@ -75,7 +75,7 @@ class ContinuousReuseAlgorithm(PolicyReuse, SAC):
         name = type(self).__name__
         buffer_class = self.replay_buffer_class
         if buffer_class is not None and issubclass(buffer_class, HerReplayBuffer):
-            raise ValueError(f"{name} does not learn from goals afterwards: HerReplayBuffer is not for it.")
+            raise ValueError(f"{name} does not relabel goals: HerReplayBuffer (HER) is not supported.")
         needed = SourceDictReplayBuffer if isinstance(self.observation_space, spaces.Dict) else SourceReplayBuffer
         if not issubclass(buffer_class or needed, needed):
             raise ValueError(f"replay_buffer_class must be a {needed.__name__}, not {buffer_class}.")

@@ -171,7 +171,9 @@ class PLEEnv(gym.Env[npt.NDArray[Any], np.int64]):
             make = self._given_game if callable(self._given_game) else getattr(games, self.game)
             self._game = make(**self._game_kwargs)
             if missing := [name for name in GAME_ATTRIBUTES if not hasattr(self._game, name)]:
-                raise ValueError(f"{self.game} makes no game of PLE: {self._game!r} has no {', '.join(missing)}.")
+                raise ValueError(
+                    f"{self.game} does not make a game of PLE: {self._game!r} has no {', '.join(missing)}."
+                )
             self._events = list(self._game.rewards)
             self.ple = ple_class(
                 self._game, fps=30, frame_skip=self._frame_skip, reward_values=self._reward_values(), rng=self._rng

@@ -35,7 +35,7 @@ SelfPolicyReuse = TypeVar("SelfPolicyReuse", bound="PolicyReuse")
 
 class PolicyReuse(OffPolicyAlgorithm):
     """
-    What an algorithm of SB3 needs to have source policies, whatever its actions are: a class before its own.
+    Mixin that gives an algorithm of SB3 source policies, whatever its actions are.
 
     :param args: The arguments of SB3's algorithm, in its order
     :param source_policies: The policies to reuse: a list of anything that ``as_source`` takes, or a dictionary by name

@@ -34,9 +34,9 @@ LAYOUT = {
         title: ["Multiline", tags]
         for title, tags in {
             "Return in training, whoever acted": ["rollout/ep_rew_mean"],
-            "How far the learner is ahead of the best source, in return": ["reuse/learner_lead"],
-            "Who predict acts by: 0 the learner, 1 the first source, 2 the second": ["reuse/acts_by_source"],
-            "Share of training steps that sources decided": ["options/source_share"],
+            "Lead of the learner over the best source, in return": ["reuse/learner_lead"],
+            "Who predict acts by: 0 = learner, 1 = first source, 2 = second": ["reuse/acts_by_source"],
+            "Share of training steps decided by sources": ["options/source_share"],
             "Return in evaluations: the model, and the learner alone": ["eval/mean_reward", "eval/learner_mean_reward"],
         }.items()
     }
@@ -369,7 +369,7 @@ def evaluated_with_masks(callback: EvalCallback) -> Iterator[None]:
 
 class ReuseEvalCallback(EvalCallback):
     """
-    SB3's ``EvalCallback``, which evaluates the learner alone besides, as ``eval/learner_mean_reward``. While CAPS acts
+    SB3's ``EvalCallback`` that also evaluates the learner alone, as ``eval/learner_mean_reward``. While CAPS acts
     by a source, ``eval/mean_reward`` tells what the source is worth, and nothing of what was learned.
     Action masks of the environments are passed on.
 

@@ -14,8 +14,8 @@ COLUMNS = ("r", "l", "t", "is_success", "step", "env", "acted", "is_source")
 
 class EpisodeLog(BaseCallback):
     """
-    Writes who acted in each episode of training to ``episodes.csv``, and what was paid. The environments need SB3's
-    ``Monitor``. Runs of the zoo have one by themselves. A file that is there is gone on with.
+    Writes to ``episodes.csv`` who acted in each episode of training, and its return. The environments need SB3's
+    ``Monitor``. Runs of the zoo have one by themselves. It appends to a file that exists.
 
     :param folder: where to
     :param verbose: Verbosity level: 0 for no output, 1 for info messages

@@ -227,6 +227,8 @@ class SourcePolicy:
                 actions = self.action_map(_as_array(actions))
         except Exception as error:
             hint = f" {BATCHES}" if getattr(self.act, "takes_batches", False) else ""
+            if getattr(self.act, "is_network", False):
+                hint = f". It was given observations of {_described(observations)}."
             raise RuntimeError(f"Source policy '{self.name}' failed: {type(error).__name__}: {error}{hint}") from error
         try:
             return _as_array(actions), state
@@ -511,6 +513,12 @@ class _DetachedCopies(TorchFunctionMode):
             tensor, memo = args
             return memo.setdefault(id(tensor), tensor.detach().clone())
         return func(*args, **(kwargs or {}))
+
+
+def _described(observations: Observations) -> str:
+    if isinstance(observations, dict):
+        return ", ".join(f"{key}: {_described(values)}" for key, values in observations.items())
+    return f"shape {np.shape(observations)} and type {np.asarray(observations).dtype}"
 
 
 def _as_array(actions: Any) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Acting with what was not made with SB3: modules of torch, TorchScript, ONNX, and any object that predicts."""
+"""Acting with policies that were not made with SB3: modules of torch, TorchScript, ONNX, and objects with predict."""
 
 import inspect
 import io

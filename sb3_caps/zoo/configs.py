@@ -98,7 +98,9 @@ def _made(name: str, kwargs: dict[str, Any]) -> Any:
     maker = imported(name)
     module = getattr(maker, "__module__", None) or type(maker).__module__
     if not callable(maker) or module.partition(".")[0] in sys.stdlib_module_names:
-        raise ValueError(f"'{name}' makes no source policy: with kwargs, pass a function or class that returns one.")
+        raise ValueError(
+            f"'{name}' does not make a source policy: with kwargs, pass a function or class that returns one."
+        )
     return maker(**kwargs)
 
 

@@ -1,4 +1,4 @@
-"""rl_zoo3's experiment manager, with what our algorithms need besides."""
+"""rl_zoo3's experiment manager, with what our algorithms need in addition."""
 
 import argparse
 import shutil
@@ -158,7 +158,9 @@ class PolicyReuseManager(exp_manager.ExperimentManager):  # type: ignore[name-de
         env_name = self.env_name
         entry = f"{env_name.gym_id}@{self.variant}"
         if entry not in found:
-            raise ValueError(f"There is no variant '{self.variant}' for {env_name.gym_id} in {self.config}.")
+            others = [file for file in sorted(Path(self.config).parent.glob("*.yml")) if entry in entries(file)]
+            hint = f" {others[0]} has it: pass it as -conf." if others else ""
+            raise ValueError(f"There is no variant '{self.variant}' for {env_name.gym_id} in {self.config}.{hint}")
         # The entry is looked up by this name
         self.env_name = exp_manager.EnvironmentName(entry)
         try:

@@ -1,4 +1,4 @@
-"""What is ours in the place of what rl_zoo3 uses, for as long as a command runs."""
+"""Replacing parts of rl_zoo3 with our own while a command runs."""
 
 import contextlib
 from collections.abc import Iterator
