@@ -436,7 +436,7 @@ class OptionCollector(PolicyReuseAlgorithm):
         estimates = self.policy.complete(self.q_net(obs_as_tensor(self._last_obs, self.device)), sources)
         options = th.as_tensor(self._last_options, device=self.device)[:, None]
         values = estimates.values.detach()
-        advantages = values.gather(1, options)[:, 0] - values.max(dim=1).values + self._online_termination
+        advantages = values.gather(1, options)[:, 0] - values.max(dim=1).values + (self._online_termination or 0.0)
         loss = (estimates.terminations.gather(1, options)[:, 0] * advantages * arrived).sum()
         self.policy.termination_optimizer.zero_grad()
         loss.backward()
