@@ -48,8 +48,7 @@ class Way:
 def measure(do: Callable[[], Any]) -> list[str]:
     """
     :param do: does one step
-    :return: numbers of our files and of SB3's, of pairs of files of which one calls the other, and of functions that
-        are called so
+    :return: numbers of our files, of SB3's, of pairs of files of which one calls the other, and of functions called so
     """
     counts = []
     for _ in range(N_STEPS):

@@ -193,7 +193,8 @@ class ShrinkingCAPS(CAPS):
 @pytest.mark.parametrize("whole", [False, True])
 def test_a_loss_of_ones_own(whole: bool) -> None:
     """It learns what ours learns from: not from what lies outside of a sequence, nor of a source that is disabled."""
-    algorithm, given = (ShrinkingCAPS, {}) if whole else (CAPS, {"loss_fn": F.mse_loss, "termination": 1.0})
+    algorithm: Any = ShrinkingCAPS if whole else CAPS
+    given: dict[str, Any] = {} if whole else {"loss_fn": F.mse_loss, "termination": 1.0}
     env, sources = make_vec_env(Corridor, n_envs=2, seed=0), [go_right, go_left]
     model = algorithm("MlpPolicy", env, source_policies=sources, learning_starts=1000, seed=0, safe=False, **given)
     model.learn(60)
@@ -306,7 +307,7 @@ def boltzmann(values: np.ndarray, epsilon: float, rng: np.random.Generator, gree
 
 def test_an_exploration_of_ones_own(tmp_path: Path) -> None:
     def prepared(epsilon: float) -> np.ndarray:
-        schedule = {"exploration_initial_eps": epsilon, "exploration_final_eps": epsilon}
+        schedule: dict[str, Any] = {"exploration_initial_eps": epsilon, "exploration_final_eps": epsilon}
         selector = WithoutLeft if epsilon == 1.0 else Exploring
         model = make(exploration=boltzmann, selector_class=selector, gradient_steps=0, **schedule)
         last = model.policy.acting_net.q_net[-1]

@@ -66,7 +66,7 @@ def test_which_learner_it_is() -> None:
         model.gate.controller = other
         assert model.learner().behaviour in LEARNERS
     # What the model knows of its sources stays as it was
-    assert model.selector.source_names == ["go_right", "go_left"]  # type: ignore[union-attr]
+    assert model.selector.source_names == ["go_right", "go_left"]
     assert make().learner().behaviour == make(**PAPER).learner().behaviour == OPTIONS
 
 

@@ -532,7 +532,7 @@ class OptionCollector(GrowingSources, PolicyReuseAlgorithm):
         estimates = self.policy.complete(self.q_net(obs_as_tensor(self._last_obs, self.device)), sources)
         values = estimates.values.detach()
         best = (values if allowed is None else values.masked_fill(~allowed, -th.inf)).max(dim=1).values
-        advantages = values.gather(1, options)[:, 0] - best + self._online_termination
+        advantages = values.gather(1, options)[:, 0] - best + (self._online_termination or 0.0)
         loss = (estimates.terminations.gather(1, options)[:, 0] * advantages * arrived).sum()
         self.policy.termination_optimizer.zero_grad()
         loss.backward()

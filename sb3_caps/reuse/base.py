@@ -104,7 +104,8 @@ class PolicyReuse(OffPolicyAlgorithm):
 
     def _share_rng(self) -> None:
         """Let the parts that draw draw from the model's own numbers."""
-        for part in (vars(self).get("replay_buffer"), vars(self).get("policy")):
+        parts: list[Any] = [vars(self).get("replay_buffer"), vars(self).get("policy")]
+        for part in parts:
             if hasattr(part, "rng"):
                 part.rng = self.rng
 
