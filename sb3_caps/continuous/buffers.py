@@ -1,6 +1,7 @@
 """Replay buffers that keep, beside the observations, what the sources do there."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -136,7 +137,7 @@ class SourceReplayBuffer(ReplayBuffer):
         """
         places, n_steps = places[:-1], self.size()
         ended = self.dones[:n_steps].astype(bool)
-        answers = {i: self._answers(lambda seen, i=i: ask(i, seen), ended) for i in np.flatnonzero(places < 0).tolist()}
+        answers = {i: self._answers(partial(ask, i), ended) for i in np.flatnonzero(places < 0).tolist()}
         self.answers.map(places, answers, ended)
         self.n_sources = len(places)
 
