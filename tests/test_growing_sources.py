@@ -42,7 +42,7 @@ def everything(model: Any) -> dict[str, Any]:
     """All numbers of a model: parameters, optimizers, the replay buffer, and what is known of behaviours."""
     found: dict[str, Any] = {f"policy/{key}": value for key, value in model.policy.state_dict().items()}
     for name in ("optimizer", "actor_optimizer", "termination_optimizer"):
-        optimizer = getattr(model.policy, name, None)
+        optimizer: Any = getattr(model.policy, name, None)
         for i, parameter in enumerate([] if optimizer is None else optimizer.param_groups[0]["params"]):
             found |= {f"{name}/{i}/{key}": value for key, value in optimizer.state.get(parameter, {}).items()}
     buffer = model.replay_buffer
@@ -116,7 +116,7 @@ def test_adding_and_removing_leaves_every_number(kind: str, sources: list[Any]) 
     check_same(everything(model), before)
     assert model.rng.bit_generator.state == rng
     assert th.equal(th.get_rng_state(), torch_state)
-    assert not model.selector.surveying or not sources or kind != "box"
+    assert not getattr(model.selector, "surveying", True) or not sources or kind != "box"
 
 
 @pytest.mark.parametrize("settings", [{}, PAPER, {"termination": 0.5}, {"safe": False}])
@@ -285,9 +285,9 @@ def test_export_after_adding(tmp_path: Path) -> None:
     assert loaded.options.source_names == ["b", "c"]
     for one, other in zip(acts(model, CELLS), acts(loaded, CELLS), strict=True):
         np.testing.assert_array_equal(one, other)
-    other = CAPS.load(tmp_path / "model.npz", env=corridors(), source_policies={"c": models["c"], "d": go_right})
-    assert other.options.source_names == ["c", "d"]
-    other.learn(50)
+    fewer = CAPS.load(tmp_path / "model.npz", env=corridors(), source_policies={"c": models["c"], "d": go_right})
+    assert fewer.options.source_names == ["c", "d"]
+    fewer.learn(50)
 
 
 def test_from_no_source_to_one_and_back() -> None:
@@ -367,7 +367,8 @@ def test_load_with_another_set_for_continuous_actions(tmp_path: Path) -> None:
         loaded.replay_buffer.answers.before[:100, :, 1], model.replay_buffer.answers.before[:100, :, 0]
     )
     assert loaded.selector.rewards["home"].mean == model.selector.rewards["home"].mean
-    last, saved = loaded.policy.termination_net[-1], model.policy.termination_net[-1]
+    last: Any = loaded.policy.termination_net[-1]
+    saved: Any = model.policy.termination_net[-1]
     np.testing.assert_array_equal(last.weight[1:].detach(), saved.weight[[0, 2]].detach())
     loaded.learn(200, reset_num_timesteps=False)
     bare = ContinuousCAPS.load(tmp_path / "model", env=env, source_policies=[])

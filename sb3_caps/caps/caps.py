@@ -1,7 +1,7 @@
 """Context-Aware Policy Reuse."""
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -135,7 +135,7 @@ class CAPS(ReuseReports, OptionCollector):
         verbose: int = 0,
         seed: int | None = None,
         device: th.device | str = "auto",
-        source_policies: Sequence[Any] | Mapping[str, Any] | None = None,
+        source_policies: Iterable[Any] | Mapping[str, Any] | None = None,
         termination: float | None = None,
         termination_kwargs: dict[str, Any] | None = None,
         sequence_length: int = 8,

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -141,7 +142,7 @@ class SourceReplayBuffer(ReplayBuffer):
         """
         places, n_steps = places[:-1], self.size()
         ended = self.dones[:n_steps].astype(bool)
-        answers = {i: self._answers(lambda seen, i=i: ask(i, seen), ended) for i in np.flatnonzero(places < 0).tolist()}
+        answers = {i: self._answers(partial(ask, i), ended) for i in np.flatnonzero(places < 0).tolist()}
         self.answers.map(places, answers, ended)
         self.n_sources = len(places)
 

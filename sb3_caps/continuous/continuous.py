@@ -1,6 +1,6 @@
 """Context-aware policy reuse for continuous actions."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -110,7 +110,7 @@ class ContinuousCAPS(GrowingSources, ReuseReports, ContinuousReuseAlgorithm):
         verbose: int = 0,
         seed: int | None = None,
         device: th.device | str = "auto",
-        source_policies: Sequence[Any] | Mapping[str, Any] | None = None,
+        source_policies: Iterable[Any] | Mapping[str, Any] | None = None,
         pull: float = 5.0,
         selection_kwargs: dict[str, Any] | None = None,
         safe: bool = True,

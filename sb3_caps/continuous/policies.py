@@ -67,7 +67,7 @@ class ContinuousCAPSPolicy(SACPolicy):
         if self.optimizer_class in (th.optim.Adam, th.optim.AdamW) and not self.optimizer_kwargs.keys() & ADAM_VARIANTS:
             self.optimizer_kwargs = {**self.optimizer_kwargs, "fused": True}
         super()._build(lr_schedule)
-        self._build_terminations(lr_schedule(1))  # type: ignore[call-arg]
+        self._build_terminations(lr_schedule(1))
 
     def _build_terminations(self, learning_rate: float) -> None:
         """What there is beside SAC's networks as soon as there are sources."""

@@ -292,12 +292,9 @@ def _difference(source: SourcePolicy, known: list[SourcePolicy], env: VecEnv, n_
         return 1.0
     from sb3_caps.continuous.options import BoxOptionSet
 
-    options_class = BoxOptionSet if isinstance(env.action_space, spaces.Box) else OptionSet
-    options: Any = options_class(
-        [as_source(source, name="new policy"), *known], env.observation_space, env.action_space
-    )
-    alone: Any = options_class([as_source(source, name="new policy")], env.observation_space, env.action_space)
-    watched = _Watched(_Alone(alone))
+    options_class: Any = BoxOptionSet if isinstance(env.action_space, spaces.Box) else OptionSet
+    options = options_class([as_source(source, name="new policy"), *known], env.observation_space, env.action_space)
+    watched = _Watched(_Alone(options))
     _returns(watched, env, n_eval_episodes, seed)
     own, *others = _answers(options, watched.seen)
     return float(1.0 - np.any([_same(own, other) for other in others], axis=0).mean())

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 from numbers import Integral, Real
 from typing import Any, Literal, TypeAlias
 
@@ -276,9 +277,7 @@ class OptionReplayBuffer(ReplayBuffer):
         for values, before in zip(found, (self.option_actions, self.next_option_actions), strict=True):
             values[..., sources >= 0] = before[..., sources[sources >= 0]]
         for i in np.flatnonzero(sources < 0).tolist():
-            for values, answers in zip(
-                found, self._answers(lambda observations, i=i: ask(i, observations)), strict=True
-            ):
+            for values, answers in zip(found, self._answers(partial(ask, i)), strict=True):
                 values[..., i] = answers
         options = moved(places, self.n_options)[self.options]
         self.options = np.where(options < 0, len(sources) + self.actions, options).astype(np.int32)

@@ -2,7 +2,7 @@
 
 import io
 import pathlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from copy import copy
 from typing import Any, ClassVar, TypeVar
 
@@ -58,7 +58,7 @@ class PolicyReuse(OffPolicyAlgorithm):
     def __init__(
         self,
         *args: Any,
-        source_policies: Sequence[Any] | Mapping[str, Any] | None = None,
+        source_policies: Iterable[Any] | Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs, _init_setup_model=False)  # type: ignore[call-arg]

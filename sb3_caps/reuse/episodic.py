@@ -1,7 +1,7 @@
 """What the deep baselines share: one behaviour is chosen for each episode, and a source is reused within it."""
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any, TypeVar
 
@@ -50,7 +50,7 @@ class EpisodicReuseAlgorithm(PolicyReuseAlgorithm):
     def __init__(
         self,
         *args: Any,
-        source_policies: Sequence[Any] | Mapping[str, Any] | None = None,
+        source_policies: Iterable[Any] | Mapping[str, Any] | None = None,
         exploration_schedule: Schedule | None = None,
         _init_setup_model: bool = True,
         **kwargs: Any,

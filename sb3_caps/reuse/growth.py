@@ -1,6 +1,6 @@
 """Source policies that come to a model and leave it, whatever it has learned."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -90,7 +90,7 @@ class GrowingSources(PolicyReuse):
             raise ValueError(f"There is no source policy {name!r}: pass one of {self.options.source_names}.")
         self.set_sources([source for source in self._kept_sources() if source.name != name])
 
-    def set_sources(self, source_policies: Sequence[Any] | Mapping[str, Any]) -> None:
+    def set_sources(self, source_policies: Iterable[Any] | Mapping[str, Any]) -> None:
         """
         Reuse these source policies from now on. Those that have the name of one that is there take over all that was
         learned of it; others are new; what is not among them is dropped.
@@ -163,8 +163,8 @@ class GrowingSources(PolicyReuse):
 
     def _fit_replay_buffer(self, found: Any) -> None:
         """Let a loaded buffer, which may be that of other sources, keep what those of this model do."""
-        names, ours = getattr(found, "option_names", None), self.options.names
-        comparable = type(found) is self.replay_buffer_class and names is not None and names != ours
+        names, ours = getattr(found, "option_names", None) or [], self.options.names
+        comparable = type(found) is self.replay_buffer_class and names and names != ours
         if comparable and (found.observation_space, found.action_space) == (self.observation_space, self.action_space):
             places = np.array([names.index(name) if name in names else -1 for name in ours])
             self._map_replay(found, places, self.options)

@@ -1,6 +1,6 @@
 """The option set: source policies first, in the order given, then one primitive option for each action."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -27,17 +27,16 @@ class OptionSet:
 
     def __init__(
         self,
-        source_policies: Sequence[Any] | Mapping[str, Any] | None,
+        source_policies: Iterable[Any] | Mapping[str, Any] | None,
         observation_space: spaces.Space,
         action_space: spaces.Discrete | spaces.Box,
     ) -> None:
         _check_numbered_from_zero(observation_space)
         self.observation_space = observation_space
         own = self._own_options(action_space)
-        if hasattr(source_policies, "fitting"):
-            # Of a library, those that fit
-            source_policies = source_policies.fitting(observation_space, action_space)
-        self.sources = as_sources(source_policies)
+        # Of a library, those that fit
+        fitting = getattr(source_policies, "fitting", None)
+        self.sources = as_sources(source_policies if fitting is None else fitting(observation_space, action_space))
         self.names = [*unique_names(self.sources, own), *own]
         for source, name in zip(self.sources, self.names, strict=False):
             source.name = name
