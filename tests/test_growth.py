@@ -8,6 +8,8 @@ import pytest
 
 from sb3_caps.caps.exploration import RandomStretches
 from sb3_caps.caps.selection import CAPSSelector, Selection
+from sb3_caps.continuous.selection import ContinuousSelector
+from sb3_caps.continuous.selection import Selection as ContinuousSelection
 from sb3_caps.jump_start.jump_start import JumpStartSelector
 from sb3_caps.ops_tl.ops_tl import OPSTLSelector
 from sb3_caps.prql.prql import PRQLSelector
@@ -32,9 +34,16 @@ def caps(rng: np.random.Generator) -> CAPSSelector:
     return selector
 
 
+def continuous(rng: np.random.Generator) -> ContinuousSelector:
+    selector = ContinuousSelector(NAMES, ContinuousSelection(survey_share=0.01), rng)
+    selector.begin(N_EPISODES)
+    return selector
+
+
 GUIDED: dict[str, int] = {"trial_episodes": 5, "average_episodes": 10}
 SELECTORS: dict[str, Callable[[np.random.Generator], Any]] = {
     "caps": caps,
+    "continuous": continuous,
     "prql": lambda rng: PRQLSelector(NAMES, rng, temperature=0.0, temperature_growth=0.05),
     "ops_tl": lambda rng: OPSTLSelector(NAMES, rng, bandit_exploration=0.1),
     "jump_start": lambda rng: JumpStartSelector(NAMES, rng, curriculum_stages=5, tolerance=0.1, **GUIDED),
@@ -68,6 +77,10 @@ class Run:
             if learner is not None:
                 self.selector.keep(learner)
             self.selector.source_chances()
+        elif isinstance(self.selector, ContinuousSelector):
+            if self.selector.improved:
+                self.selector.keep()
+            assert self.selector.disabled <= set(NAMES)
         else:
             self.selector.statistics()
         self.selector.decide()

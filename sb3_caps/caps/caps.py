@@ -366,11 +366,12 @@ class CAPS(ReuseReports, OptionCollector):
         """
         Let the actor begin with what the survey says is best: with each source as far as it may be the best.
         """
-        super()._start_actor()
         assert isinstance(self.selector, CAPSSelector)
         self.policy.actor.start_from((1.0 - self._actor.softness) * self.selector.source_chances()[:-1])
         # The values come first, from whole episodes: advantages by an untrained network are noise
         self._train_actor(values_alone=True)
+        # At last: Ctrl-C before that, and it begins again
+        super()._start_actor()
 
     def _train_actor(self, values_alone: bool = False) -> None:
         """

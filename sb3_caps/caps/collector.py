@@ -122,6 +122,9 @@ class OptionCollector(PolicyReuseAlgorithm):
             self._tracker.change_discount(discount, limit)
         self._setup_selector()
         self._scale.gamma = self.gamma
+        if not self.normalize_returns:
+            # Nobody adds up what is paid
+            self._scale.reset(self.n_envs)
         # Where the environments were reset, new episodes begin
         if len(self._last_options) != self.n_envs or self._was_reset:
             self._last_options = np.zeros(self.n_envs, dtype=np.int64)
@@ -179,7 +182,6 @@ class OptionCollector(PolicyReuseAlgorithm):
                 # Retrieve reward and episode length if using Monitor wrapper
                 self._update_info_buffer(infos, dones)
                 self._store(actions, options, log_probs, new_obs, rewards, dones, infos)
-                self._tell(rewards, dones)
             except BaseException:
                 # The environments are a step ahead of what is known: the next run has to reset them
                 self._last_obs = None
@@ -322,9 +324,9 @@ class OptionCollector(PolicyReuseAlgorithm):
             option_actions=before[:, :n_sources],
             next_option_actions=following[:, :n_sources],
         )
+        self._last_option_actions = after
         # SB3 knows the observations that episodes ended in, and those before normalisation
         super()._store_transition(SimpleNamespace(add=add), actions, new_obs, rewards, dones, infos)  # type: ignore[arg-type]
-        self._last_option_actions = after
 
     def _query_sources(self, observations: Any, starts: np.ndarray) -> np.ndarray:
         """:return: what each option does in observations that the environments have just emitted"""
@@ -371,10 +373,7 @@ class OptionCollector(PolicyReuseAlgorithm):
             if factor != 1.0:
                 self.policy.rescale(factor)
         self._actor_steps += sum(len(envs) for behaviour, envs in self._cast.items() if behaviour == SAMPLED_ACTOR)
-        if self._vec_normalize_env is not None:
-            # Compared by what the task pays, whatever the learner's rewards are scaled to
-            rewards = self._vec_normalize_env.get_original_reward()
-        results = self._tracker.add(rewards, dones)
+        results = self._tracker.add(self._paid(rewards), dones)
         for result in results:
             self.selector.update(result)
         if results:

@@ -137,8 +137,11 @@ class CAPSSelector:
         :param behaviour: one of those that are selected
         :return: what is known of it
         """
-        latest = self.settings.latest if behaviour in CHANGING else None
-        return self.evidence.setdefault(behaviour.name, Evidence(latest))
+        known = self.evidence.get(behaviour.name)
+        if known is None:
+            latest = self.settings.latest if behaviour in CHANGING else None
+            known = self.evidence[behaviour.name] = Evidence(latest)
+        return known
 
     @property
     def spread(self) -> float:
