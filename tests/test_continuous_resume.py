@@ -12,7 +12,7 @@ from sb3_caps import ContinuousCAPS
 from sb3_caps.caps.gate import OPTIONS
 from sb3_caps.continuous.buffers import SourceReplayBufferSamples
 from tests.hand_walk import Stroll, stroll_left, stroll_right
-from tests.test_resume import CELLS, SMALL, Payments
+from tests.test_resume import CELLS, Payments
 
 
 class BoxPayments(Payments):
@@ -25,7 +25,8 @@ class BoxPayments(Payments):
 
 def make(env: Any = None, algorithm: type[ContinuousCAPS] = ContinuousCAPS, **kwargs: Any) -> ContinuousCAPS:
     arguments: dict[str, Any] = {"source_policies": [stroll_left, stroll_right], "train_freq": 10, "seed": 0}
-    return algorithm("MlpPolicy", env or make_vec_env(Stroll, n_envs=2, seed=0), **(SMALL | arguments | kwargs))
+    arguments |= {"policy_kwargs": {"net_arch": [8]}, "learning_starts": 20, "device": "cpu"}
+    return algorithm("MlpPolicy", env or make_vec_env(Stroll, n_envs=2, seed=0), **(arguments | kwargs))
 
 
 def changed(model: ContinuousCAPS, how: str, folder: Path, **arguments: Any) -> ContinuousCAPS:

@@ -1,5 +1,6 @@
 """A thousand environments: what one of them costs is the same as among ten."""
 
+import copy
 from functools import partial
 from typing import Any
 
@@ -79,7 +80,7 @@ def test_a_step_of_many_environments_costs_no_more_each(algorithm: type[Any]) ->
     for n_envs in (20, 400):
         env = DummyVecEnv([lambda: Stroll(horizon=3) if continuous else Payments(3)] * n_envs)
         arguments: dict[str, Any] = {"source_policies": sources, "gradient_steps": 0, "seed": 0}
-        model = algorithm("MlpPolicy", env, buffer_size=10_000, train_freq=1, **(SMALL | arguments))
+        model = algorithm("MlpPolicy", env, buffer_size=10_000, train_freq=1, **(copy.deepcopy(SMALL) | arguments))
         costs.append(all_calls(partial(model.learn, 6 * n_envs, log_interval=None)) / n_envs)
     few, many = costs
     assert many < 1.2 * few

@@ -168,8 +168,8 @@ class Pair:
             rows = [each.answers.before[: each.size()] for each in (mine, theirs)]
             np.testing.assert_array_equal(rows[0], rows[1])
         known = [
-            {getattr(by, "name", by): each.state() for by, each in getattr(of.selector, "evidence", {}).items()}
-            for of in (model, other)
+            {getattr(by, "name", by): each.state() for by, each in getattr(of, "evidence", {}).items()}
+            for of in (getattr(each, "selector", None) for each in (model, other))
         ]
         assert known[0] == known[1]
         assert getattr(model, "gate", None) == getattr(other, "gate", None)

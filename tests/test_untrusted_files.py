@@ -26,6 +26,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_caps import CAPS, PiecewiseLinear, as_source, export_source
 from sb3_caps.files.schema import ARGUMENTS, LARGEST_BUFFER
+from sb3_caps.reuse.episodes import Behaviour
 from tests.soak import TIMES
 from tests.toy_world import LENGTH, Corridor
 
@@ -465,6 +466,36 @@ def test_numbers_that_would_take_all_memory(place: str, value: Any, folder: Path
     file = write(tmp_path / "model.npz", changed, arrays)
     with little_memory(20), canary(), pytest.raises(ValueError, match=r"model\.npz is damaged"):
         load(file)
+
+
+@pytest.mark.parametrize("net_arch", [[1000] * 32, {"pi": [1000] * 32}])
+def test_layers_take_no_more_than_the_file_has_numbers_in_all(net_arch: Any, folder: Path, tmp_path: Path) -> None:
+    """Each of them would be filled by one large array of small numbers."""
+    small = isinstance(net_arch, list)
+    content, arrays = parts(folder / ("small.npz" if small else "source.npz"))
+    place = ("model", "policy", "arguments", "net_arch") if small else ("source", "policy", "arguments", "net_arch")
+    changed = replaced(replaced(content, place, net_arch), ("arrays",), len(arrays) + 1)
+    file = write(tmp_path / "file.npz", changed, arrays | {"x": np.zeros(1_100_000, np.uint8)})
+    with little_memory(30):
+        for loader in LOADERS:
+            with canary(), pytest.raises(ValueError, match=r"file\.npz"):
+                loader(file)
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_other_compressions_are_not_tried(compression: int, folder: Path, tmp_path: Path) -> None:
+    refused(pack(tmp_path / "file.npz", members(folder / "small.npz"), compression), "it is compressed")
+
+
+def test_nothing_is_remembered_of_whom_nobody_knows(folder: Path, tmp_path: Path) -> None:
+    content, arrays = parts(folder / "small.npz")
+    known = content["model"]["selector"]["evidence"]["dqn"]
+    for part in ("evidence", "rewards"):
+        content["model"]["selector"][part]["a,b"] = known | {"mean": 1e6}
+    model = load(write(tmp_path / "file.npz", content, arrays))
+    assert "a,b" not in {**model.selector.evidence, **model.selector.rewards}
+    assert model.selector.of(Behaviour("dqn", is_source=True)).mean == known["mean"]
+    assert model.selector.highest < 1e5
 
 
 JSON = st.recursive(

@@ -177,7 +177,7 @@ class ContinuousSelector:
     @property
     def _finished(self) -> list[Behaviour]:
         """What does not change: the sources, and what was learned when it did best."""
-        return [*self.sources, *[BEST[OPTIONS]] * (BEST[OPTIONS].name in self.evidence)]
+        return [*self.sources, *[BEST[OPTIONS]] * (self.of(BEST[OPTIONS]).n > 0)]
 
     def update(self, result: EpisodeResult) -> None:
         """
