@@ -24,7 +24,19 @@ from stable_baselines3 import DQN, PPO
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecNormalize
 
-from sb3_caps import CAPS, PiecewiseLinear, as_source, export_source
+from sb3_caps import (
+    CAPS,
+    CUP,
+    IBRL,
+    OPSTL,
+    PRQL,
+    ContinuousCAPS,
+    JumpStart,
+    PiecewiseLinear,
+    QDagger,
+    as_source,
+    export_source,
+)
 from sb3_caps.files.schema import ARGUMENTS, LARGEST_BUFFER
 from sb3_caps.reuse.episodes import Behaviour
 from tests.soak import TIMES
@@ -466,6 +478,37 @@ def test_numbers_that_would_take_all_memory(place: str, value: Any, folder: Path
     file = write(tmp_path / "model.npz", changed, arrays)
     with little_memory(20), canary(), pytest.raises(ValueError, match=r"model\.npz is damaged"):
         load(file)
+
+
+ALGORITHMS: list[Any] = [CAPS, PRQL, OPSTL, JumpStart, QDagger, ContinuousCAPS, CUP, IBRL]
+
+
+def test_without_trust_no_file_of_another_kind_is_opened(folder: Path, tmp_path: Path) -> None:
+    saved = tmp_path / "run" / "best_model.zip"
+    saved.parent.mkdir()
+    DQN("MlpPolicy", Corridor(), buffer_size=10).save(saved)
+    inside = members(saved)
+    # The model would load, and its last number is code
+    data = json.loads(inside["data"]) | {"verbose": PAYLOAD}
+    pack(saved, inside | {"data": json.dumps(data).encode()})
+    with pytest.raises(AssertionError, match="payload"), canary():
+        DQN.load(saved)
+    for name in ("vecnormalize.pkl", "policy.pth", "policy.pt", "model.onnx", "model.npz"):
+        (saved.parent / name).write_bytes(base64.b64decode(PICKLED))
+    files = [saved, saved.parent, *(saved.with_name(name) for name in ("policy.pth", "policy.pt", "model.onnx"))]
+    for path in [*files, str(saved.with_suffix("")), f"{__name__}:explode"]:
+        with canary(), pytest.raises(ValueError, match="with trust=False only what"):
+            as_source(path, trust=False)
+        with canary(), pytest.raises(ValueError, match="with trust=False only what"):
+            CAPS.load(folder / "small.npz", trust=False, source_policies={"dqn": path})
+    for algorithm in ALGORITHMS:
+        with canary(), pytest.raises(ValueError, match="with trust=False only what"):
+            algorithm.load(saved, trust=False)
+        with canary(), saved.open("rb") as file, pytest.raises(ValueError, match="with trust=False only what"):
+            algorithm.load(file, trust=False)
+        if algorithm is not CAPS:
+            with canary(), pytest.raises(ValueError, match=f"is no {algorithm.__name__} model"):
+                algorithm.load(folder / "small.npz", trust=False)
 
 
 @pytest.mark.parametrize("net_arch", [[1000] * 32, {"pi": [1000] * 32}])
