@@ -1,6 +1,7 @@
 """Runs of any length: an episode and a step cost at the end what they cost at first, and counts do not wrap."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -108,6 +109,21 @@ def test_an_episode_of_one_step_costs_the_same_after_any_number_of_them(name: st
     assert last < 1.1 * first
     assert large < small + 400
     assert run.use.steps.sum() == N_EPISODES + 2 * 800
+
+
+@pytest.mark.parametrize("name", SELECTORS)
+def test_an_episode_costs_no_more_for_each_source_where_there_are_many(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    costs = []
+    for n_sources in (10, 100):
+        monkeypatch.setattr(f"{__name__}.NAMES", [f"source_{i}" for i in range(n_sources)])
+        rng = np.random.default_rng(0)
+        run = Run(SELECTORS[name](rng), rng)
+        run.steps(2000)
+        costs.append(all_calls(partial(run.steps, 400)) / n_sources)
+    few, many = costs
+    assert many < 1.2 * few
 
 
 @pytest.mark.parametrize("gamma", [0.99, 1.0])
