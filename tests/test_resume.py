@@ -32,6 +32,8 @@ class Payments(gym.Env[np.ndarray, np.int64]):
     :param length: of an episode, which ends by itself
     """
 
+    action_space: spaces.Space
+
     def __init__(self, length: float) -> None:
         self.length = length
         self.observation_space, self.action_space = spaces.Box(0.0, 1.0, (1,)), spaces.Discrete(2)

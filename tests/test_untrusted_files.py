@@ -535,10 +535,10 @@ def test_nothing_is_remembered_of_whom_nobody_knows(folder: Path, tmp_path: Path
     known = content["model"]["selector"]["evidence"]["dqn"]
     for part in ("evidence", "rewards"):
         content["model"]["selector"][part]["a,b"] = known | {"mean": 1e6}
-    model = load(write(tmp_path / "file.npz", content, arrays))
-    assert "a,b" not in {**model.selector.evidence, **model.selector.rewards}
-    assert model.selector.of(Behaviour("dqn", is_source=True)).mean == known["mean"]
-    assert model.selector.highest < 1e5
+    selector: Any = load(write(tmp_path / "file.npz", content, arrays)).selector
+    assert "a,b" not in {**selector.evidence, **selector.rewards}
+    assert selector.of(Behaviour("dqn", is_source=True)).mean == known["mean"]
+    assert selector.highest < 1e5
 
 
 JSON = st.recursive(
