@@ -137,11 +137,8 @@ class CAPSSelector:
         :param behaviour: one of those that are selected
         :return: what is known of it
         """
-        known = self.evidence.get(behaviour.name)
-        if known is None:
-            latest = self.settings.latest if behaviour in CHANGING else None
-            known = self.evidence[behaviour.name] = Evidence(latest)
-        return known
+        latest = self.settings.latest if behaviour in CHANGING else None
+        return self.evidence.setdefault(behaviour.name, Evidence(latest))
 
     @property
     def spread(self) -> float:
