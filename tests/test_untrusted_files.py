@@ -525,6 +525,15 @@ def test_layers_take_no_more_than_the_file_has_numbers_in_all(net_arch: Any, fol
                 loader(file)
 
 
+def test_ones_own_sources_may_be_larger_than_the_file(folder: Path, tmp_path: Path) -> None:
+    large = DQN("MlpPolicy", Corridor(), buffer_size=10, policy_kwargs={"net_arch": [256, 256]})
+    large.save(tmp_path / "large")
+    for trust, source in ((True, tmp_path / "large.zip"), (False, large)):
+        model = CAPS.load(folder / "small.npz", source_policies=[source], trust=trust)
+        policy: Any = model.source_policies[0].policy
+        assert policy.q_net.net_arch == [256, 256]
+
+
 @pytest.mark.parametrize("compression", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
 def test_other_compressions_are_not_tried(compression: int, folder: Path, tmp_path: Path) -> None:
     refused(pack(tmp_path / "file.npz", members(folder / "small.npz"), compression), "it is compressed")

@@ -352,8 +352,9 @@ class PolicyReuse(OffPolicyAlgorithm):
         elif not trust:
             raise ValueError(refusal(path))
         checks.check_names(cls, kwargs)
-        if not trust and kwargs.get("source_policies") is not None:
-            kwargs["source_policies"] = as_sources(kwargs["source_policies"], trust=False)
+        if (exported or not trust) and kwargs.get("source_policies") is not None:
+            # Before anything is limited by what the file holds
+            kwargs["source_policies"] = as_sources(kwargs["source_policies"], trust)
         if exported:
             if print_system_info:
                 get_system_info()
