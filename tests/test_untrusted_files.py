@@ -147,7 +147,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         replay_buffer_kwargs={"prioritized_share": 0.25},
         termination_kwargs={"initial": 0.4},
         actor_kwargs={"interval": 64},
-        selection_kwargs={"latest": 3},
+        selection_kwargs={"memory": 0.3},
         seed=0,
         **small,
     ).learn(150)
