@@ -47,3 +47,28 @@ def go_left(observations: np.ndarray) -> np.ndarray:
 def go_right(observations: np.ndarray) -> np.ndarray:
     """A source that arrives by the shortest way."""
     return np.full(len(observations), RIGHT)
+
+
+class Stroll(gym.ActionWrapper[np.ndarray, np.ndarray, np.int64]):
+    """
+    The same with continuous actions: above 0 is to the right.
+
+    :param horizon: number of steps
+    """
+
+    def __init__(self, horizon: int = 20) -> None:
+        super().__init__(Walk(horizon=horizon))
+        self.action_space = spaces.Box(-1.0, 1.0, (1,))
+
+    def action(self, action: np.ndarray) -> np.int64:
+        return np.int64(action[0] > 0)
+
+
+def stroll_left(observations: np.ndarray) -> np.ndarray:
+    """``go_left`` for continuous actions."""
+    return np.full((len(observations), 1), -1.0)
+
+
+def stroll_right(observations: np.ndarray) -> np.ndarray:
+    """``go_right`` for continuous actions."""
+    return np.full((len(observations), 1), 1.0)

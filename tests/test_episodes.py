@@ -250,6 +250,45 @@ def test_trials_end_where_episodes_do_not(algorithm: type[Any], n_envs: int) -> 
         assert guided == {Guided("go_right", is_source=True, steps=50)}
 
 
+@pytest.mark.parametrize("algorithm", [PRQL, OPSTL])
+def test_a_choice_is_made_again_where_episodes_do_not_end(algorithm: type[Any]) -> None:
+    model = make(algorithm, horizon=None, source_policies=[go_left, go_right], gamma=0.9, learning_starts=0)
+    results = results_of(model)
+    model.learn(2000)
+    assert {result.length for result in results} == {100}
+    assert counts(model)[1] > counts(model)[0] > 0
+    assert sum(counts(model)) == len(results) == 20
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("loaded", [False, True])
+def test_another_discount_is_compared_with_nothing_of_before(
+    algorithm: type[Any], loaded: bool, tmp_path: Path
+) -> None:
+    # Stopped in the middle of an episode, which has no discount of its own
+    model = make(algorithm, n_envs=2, gamma=0.5).learn(204)
+    if loaded:
+        model.save(tmp_path / "model")
+        model = algorithm.load(tmp_path / "model", env=model.get_env(), gamma=1.0)
+    else:
+        model.gamma = 1.0
+    before, results = model.selector, results_of(model)
+    model.learn(2, reset_num_timesteps=False)
+    assert model.selector is not before
+    assert not results
+    results = results_of(model)
+    model.learn(40, reset_num_timesteps=False)
+    assert results
+    assert all(result.discounted == result.reward for result in results)
+    assert sum(counts(model)) <= len(results)
+    assert model.selector.running.total() == 2
+    assert means(model)[0] in (0.0, 4.0)
+    # As long as it stays the same, so does what is known
+    before = model.selector
+    model.learn(40, reset_num_timesteps=False)
+    assert model.selector is before
+
+
 def learned(observations: np.ndarray) -> np.ndarray:
     """A source that is called as the policy that learns."""
     return go_right(observations)

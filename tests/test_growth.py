@@ -1,6 +1,7 @@
 """Runs of any length: an episode and a step cost at the end what they cost at first, and counts do not wrap."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,8 @@ import pytest
 
 from sb3_caps.caps.exploration import RandomStretches
 from sb3_caps.caps.selection import CAPSSelector, Selection
+from sb3_caps.continuous.selection import ContinuousSelector
+from sb3_caps.continuous.selection import Selection as ContinuousSelection
 from sb3_caps.jump_start.jump_start import JumpStartSelector
 from sb3_caps.ops_tl.ops_tl import OPSTLSelector
 from sb3_caps.prql.prql import PRQLSelector
@@ -32,9 +35,16 @@ def caps(rng: np.random.Generator) -> CAPSSelector:
     return selector
 
 
+def continuous(rng: np.random.Generator) -> ContinuousSelector:
+    selector = ContinuousSelector(NAMES, ContinuousSelection(survey_share=0.01), rng)
+    selector.begin(N_EPISODES)
+    return selector
+
+
 GUIDED: dict[str, int] = {"trial_episodes": 5, "average_episodes": 10}
 SELECTORS: dict[str, Callable[[np.random.Generator], Any]] = {
     "caps": caps,
+    "continuous": continuous,
     "prql": lambda rng: PRQLSelector(NAMES, rng, temperature=0.0, temperature_growth=0.05),
     "ops_tl": lambda rng: OPSTLSelector(NAMES, rng, bandit_exploration=0.1),
     "jump_start": lambda rng: JumpStartSelector(NAMES, rng, curriculum_stages=5, tolerance=0.1, **GUIDED),
@@ -68,6 +78,10 @@ class Run:
             if learner is not None:
                 self.selector.keep(learner)
             self.selector.source_chances()
+        elif isinstance(self.selector, ContinuousSelector):
+            if self.selector.improved:
+                self.selector.keep()
+            assert self.selector.disabled <= set(NAMES)
         else:
             self.selector.statistics()
         self.selector.decide()
@@ -95,6 +109,21 @@ def test_an_episode_of_one_step_costs_the_same_after_any_number_of_them(name: st
     assert last < 1.1 * first
     assert large < small + 400
     assert run.use.steps.sum() == N_EPISODES + 2 * 800
+
+
+@pytest.mark.parametrize("name", SELECTORS)
+def test_an_episode_costs_no_more_for_each_source_where_there_are_many(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    costs = []
+    for n_sources in (10, 100):
+        monkeypatch.setattr(f"{__name__}.NAMES", [f"source_{i}" for i in range(n_sources)])
+        rng = np.random.default_rng(0)
+        run = Run(SELECTORS[name](rng), rng)
+        run.steps(2000)
+        costs.append(all_calls(partial(run.steps, 400)) / n_sources)
+    few, many = costs
+    assert many < 1.2 * few
 
 
 @pytest.mark.parametrize("gamma", [0.99, 1.0])

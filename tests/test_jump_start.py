@@ -299,8 +299,9 @@ def test_logs_tell_how_the_guide_is_used(algorithm: type[Any]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"trial_episodes": 0}, "trial_episodes must be a whole number from 1, not 0"),
-        ({"trial_episodes": 2.5}, "trial_episodes must be a whole number from 1, not 2.5"),
+        ({"trial_episodes": 0}, "trial_episodes must be a whole number of at least 1, not 0"),
+        ({"trial_episodes": True}, "trial_episodes must be a whole number of at least 1, not True"),
+        ({"trial_episodes": 2.5}, "trial_episodes must be a whole number of at least 1, not 2.5"),
         ({"average_episodes": float("nan")}, "average_episodes must be a number, not nan"),
         ({"source_policies": "go_left"}, "must be a list of source policies"),
     ],
@@ -313,7 +314,7 @@ def test_bad_arguments_are_refused(algorithm: type[Any], arguments: dict[str, An
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"curriculum_stages": 0}, "curriculum_stages must be a whole number from 1, not 0"),
+        ({"curriculum_stages": 0}, "curriculum_stages must be a whole number of at least 1, not 0"),
         ({"tolerance": -0.1}, "tolerance must be a number from 0 to 1, not -0.1"),
         ({"tolerance": float("nan")}, "tolerance must be a number, not nan"),
     ],

@@ -7,14 +7,16 @@ import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
-from stable_baselines3 import DQN, PPO
+from stable_baselines3 import DQN, PPO, SAC, TD3
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.dqn.policies import CnnPolicy, DQNPolicy
 from torch import nn
 
 from sb3_caps import as_source
+from sb3_caps.continuous.options import BoxOptionSet
 from sb3_caps.reuse.options import OptionSet
 from sb3_caps.sources.evaluate import architecture
+from tests.toy_box import REACH, ToyBox
 from tests.toy_world import LENGTH, Corridor
 
 VECTORS = spaces.Box(0.0, 1.0, (LENGTH,), np.float32)
@@ -190,3 +192,37 @@ def test_what_was_compiled_as_a_whole() -> None:
         source = as_source(given)
         assert isinstance(source.policy, DQNPolicy)
         np.testing.assert_array_equal(source.actions(batch, None, np.ones(LENGTH, dtype=bool))[0], expected)
+
+
+def continuous(algorithm: Any) -> Any:
+    return algorithm("MlpPolicy", ToyBox(), policy_kwargs={"net_arch": [8]}, seed=0, device="cpu").policy
+
+
+BOX_CHANGED: dict[str, Callable[[], Any]] = {
+    "a hook on a layer of SAC": lambda: hook(lambda: continuous(SAC), "actor.mu"),
+    "a hook on the actor of TD3": lambda: hook(lambda: continuous(TD3), "actor"),
+    "a hook before a layer of PPO": lambda: early_hook(lambda: continuous(PPO), "action_net"),
+    "another forward": lambda: replaced(lambda: continuous(SAC), "actor.mu", "forward", minus(nn.Linear(8, 2))),
+    "another _predict": lambda: replaced(
+        lambda: continuous(PPO), "", "_predict", lambda observation, deterministic=True: th.ones(len(observation), 2)
+    ),
+    "a matrix without bias": lambda: with_layer(lambda: continuous(TD3), "actor.mu", "0", nn.Linear(2, 8, bias=False)),
+    "a compiled actor": lambda: compiled(lambda: continuous(SAC), "", "actor"),
+    "compiled layers of SAC": lambda: compiled(lambda: continuous(SAC), "actor", "latent_pi"),
+    "compiled layers of TD3": lambda: compiled(lambda: continuous(TD3), "actor", "mu"),
+}
+
+
+@pytest.mark.parametrize("change", list(BOX_CHANGED))
+def test_what_is_not_plain_goes_alone_for_continuous_actions_too(change: str) -> None:
+    th.manual_seed(1)
+    policy = BOX_CHANGED[change]()
+    batch = np.random.default_rng(0).normal(size=(20, 2)).astype(np.float32)
+    expected = np.clip(policy.predict(batch, deterministic=True)[0], -REACH, REACH)
+    options = BoxOptionSet([as_source(policy)], policy.observation_space, policy.action_space)
+    assert options._box_stacks == []
+    starts = np.ones(len(batch), dtype=bool)
+    found = options.unscaled(options.actions(batch, (None,), starts)[0][:, 0])
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    one_by_one = [options.unscaled(options.actions(row[None], (None,), starts[:1])[0][:, 0])[0] for row in batch]
+    np.testing.assert_allclose(one_by_one, expected, atol=1e-5)

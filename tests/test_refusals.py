@@ -8,7 +8,10 @@ from stable_baselines3 import DQN
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecEnvWrapper
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 
-from sb3_caps import CAPS
+from sb3_caps import CAPS, CUP, IBRL, ContinuousCAPS
+from sb3_caps.caps.gate import OPTIONS
+from sb3_caps.reuse.episodes import Behaviour
+from tests.hand_walk import Stroll, stroll_left
 from tests.toy_world import Corridor, go_left, go_right
 
 
@@ -94,6 +97,19 @@ def test_an_empty_batch_has_no_actions_as_in_dqn(sources: list[Any]) -> None:
         actions, state = model.predict(empty, deterministic=deterministic)
         assert actions.shape == (0,)
         assert model.predict(empty, state, np.zeros(0, dtype=bool), deterministic)[0].shape == (0,)
+
+
+@pytest.mark.parametrize("algorithm", [ContinuousCAPS, IBRL, CUP])
+@pytest.mark.parametrize("acts_by", [OPTIONS, Behaviour("stroll_left", is_source=True)])
+def test_lists_and_empty_batches_for_continuous_actions(algorithm: type[Any], acts_by: Behaviour) -> None:
+    model = algorithm("MlpPolicy", Stroll(), source_policies=[stroll_left], policy_kwargs={"net_arch": [8]})
+    if algorithm is not CUP:
+        model.gate.controller = acts_by
+    cells = np.eye(5, dtype=np.float32)
+    assert model.predict(cells[:0], deterministic=True)[0].shape == (0, 1)
+    for batch in (cells, cells[0]):
+        expected, given = (model.predict(each, deterministic=True)[0] for each in (batch, batch.tolist()))
+        np.testing.assert_array_equal(given, expected)
 
 
 class WithoutLastObservations(VecEnvWrapper):

@@ -32,6 +32,8 @@ class Payments(gym.Env[np.ndarray, np.int64]):
     :param length: of an episode, which ends by itself
     """
 
+    action_space: spaces.Space
+
     def __init__(self, length: float) -> None:
         self.length = length
         self.observation_space, self.action_space = spaces.Box(0.0, 1.0, (1,)), spaces.Discrete(2)
@@ -188,6 +190,14 @@ def test_restarts_do_not_raise_the_unit_of_returns(gamma: float, again: str, tmp
     model.learn(50)
     model.learn(50, reset_num_timesteps=False)
     assert model._scale.value == pytest.approx(100 if gamma == 1 else (1 - 0.99**100) / 0.01)
+
+
+def test_what_was_paid_before_normalisation_was_switched_off_belongs_to_no_episode_after() -> None:
+    model = caps(Payments(100), gamma=1.0, gradient_steps=0).learn(50)
+    for steps, normalize_returns in ((140, False), (60, True)):
+        model.normalize_returns = normalize_returns
+        model.learn(steps, reset_num_timesteps=False)
+    assert model._scale.value <= 100
 
 
 @pytest.mark.parametrize("reset", [False, True])

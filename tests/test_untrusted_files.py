@@ -24,8 +24,21 @@ from stable_baselines3 import DQN, PPO
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecNormalize
 
-from sb3_caps import CAPS, PiecewiseLinear, as_source, export_source
+from sb3_caps import (
+    CAPS,
+    CUP,
+    IBRL,
+    OPSTL,
+    PRQL,
+    ContinuousCAPS,
+    JumpStart,
+    PiecewiseLinear,
+    QDagger,
+    as_source,
+    export_source,
+)
 from sb3_caps.files.schema import ARGUMENTS, LARGEST_BUFFER
+from sb3_caps.reuse.episodes import Behaviour
 from tests.soak import TIMES
 from tests.toy_world import LENGTH, Corridor
 
@@ -134,7 +147,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         replay_buffer_kwargs={"prioritized_share": 0.25},
         termination_kwargs={"initial": 0.4},
         actor_kwargs={"interval": 64},
-        selection_kwargs={"latest": 3},
+        selection_kwargs={"memory": 0.3},
         seed=0,
         **small,
     ).learn(150)
@@ -465,6 +478,76 @@ def test_numbers_that_would_take_all_memory(place: str, value: Any, folder: Path
     file = write(tmp_path / "model.npz", changed, arrays)
     with little_memory(20), canary(), pytest.raises(ValueError, match=r"model\.npz is damaged"):
         load(file)
+
+
+ALGORITHMS: list[Any] = [CAPS, PRQL, OPSTL, JumpStart, QDagger, ContinuousCAPS, CUP, IBRL]
+
+
+def test_without_trust_no_file_of_another_kind_is_opened(folder: Path, tmp_path: Path) -> None:
+    saved = tmp_path / "run" / "best_model.zip"
+    saved.parent.mkdir()
+    DQN("MlpPolicy", Corridor(), buffer_size=10).save(saved)
+    inside = members(saved)
+    # The model would load, and its last number is code
+    data = json.loads(inside["data"]) | {"verbose": PAYLOAD}
+    pack(saved, inside | {"data": json.dumps(data).encode()})
+    with pytest.raises(AssertionError, match="payload"), canary():
+        DQN.load(saved)
+    for name in ("vecnormalize.pkl", "policy.pth", "policy.pt", "model.onnx", "model.npz"):
+        (saved.parent / name).write_bytes(base64.b64decode(PICKLED))
+    files = [saved, saved.parent, *(saved.with_name(name) for name in ("policy.pth", "policy.pt", "model.onnx"))]
+    for path in [*files, str(saved.with_suffix("")), f"{__name__}:explode"]:
+        with canary(), pytest.raises(ValueError, match="with trust=False only what"):
+            as_source(path, trust=False)
+        with canary(), pytest.raises(ValueError, match="with trust=False only what"):
+            CAPS.load(folder / "small.npz", trust=False, source_policies={"dqn": path})
+    for algorithm in ALGORITHMS:
+        with canary(), pytest.raises(ValueError, match="with trust=False only what"):
+            algorithm.load(saved, trust=False)
+        with canary(), saved.open("rb") as file, pytest.raises(ValueError, match="with trust=False only what"):
+            algorithm.load(file, trust=False)
+        if algorithm is not CAPS:
+            with canary(), pytest.raises(ValueError, match=f"is no {algorithm.__name__} model"):
+                algorithm.load(folder / "small.npz", trust=False)
+
+
+@pytest.mark.parametrize("net_arch", [[1000] * 32, {"pi": [1000] * 32}])
+def test_layers_take_no_more_than_the_file_has_numbers_in_all(net_arch: Any, folder: Path, tmp_path: Path) -> None:
+    """Each of them would be filled by one large array of small numbers."""
+    small = isinstance(net_arch, list)
+    content, arrays = parts(folder / ("small.npz" if small else "source.npz"))
+    place = ("model", "policy", "arguments", "net_arch") if small else ("source", "policy", "arguments", "net_arch")
+    changed = replaced(replaced(content, place, net_arch), ("arrays",), len(arrays) + 1)
+    file = write(tmp_path / "file.npz", changed, arrays | {"x": np.zeros(1_100_000, np.uint8)})
+    with little_memory(30):
+        for loader in LOADERS:
+            with canary(), pytest.raises(ValueError, match=r"file\.npz"):
+                loader(file)
+
+
+def test_ones_own_sources_may_be_larger_than_the_file(folder: Path, tmp_path: Path) -> None:
+    large = DQN("MlpPolicy", Corridor(), buffer_size=10, policy_kwargs={"net_arch": [256, 256]})
+    large.save(tmp_path / "large")
+    for trust, source in ((True, tmp_path / "large.zip"), (False, large)):
+        model = CAPS.load(folder / "small.npz", source_policies=[source], trust=trust)
+        policy: Any = model.source_policies[0].policy
+        assert policy.q_net.net_arch == [256, 256]
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_other_compressions_are_not_tried(compression: int, folder: Path, tmp_path: Path) -> None:
+    refused(pack(tmp_path / "file.npz", members(folder / "small.npz"), compression), "it is compressed")
+
+
+def test_nothing_is_remembered_of_whom_nobody_knows(folder: Path, tmp_path: Path) -> None:
+    content, arrays = parts(folder / "small.npz")
+    known = content["model"]["selector"]["evidence"]["dqn"]
+    for part in ("evidence", "rewards"):
+        content["model"]["selector"][part]["a,b"] = known | {"mean": 1e6}
+    selector: Any = load(write(tmp_path / "file.npz", content, arrays)).selector
+    assert "a,b" not in {**selector.evidence, **selector.rewards}
+    assert selector.of(Behaviour("dqn", is_source=True)).mean == known["mean"]
+    assert selector.highest < 1e5
 
 
 JSON = st.recursive(

@@ -385,11 +385,12 @@ class CAPS(ReuseReports, OptionCollector):
 
         :param source_chances: how likely each source is the best one, and at last how likely random actions are
         """
-        super()._start_actor(source_chances)
         chances = source_chances[:-1]
         self.policy.actor.start_from((1.0 - self._actor.softness) * chances, self._layers_of_best_source(chances))
         # The values come first, from whole episodes: advantages by an untrained network are noise
         self._train_actor(values_alone=True)
+        # At last: Ctrl-C before that, and it begins again
+        super()._start_actor(source_chances)
 
     def _layers_of_best_source(self, chances: np.ndarray) -> list[th.nn.Module]:
         """:return: the layers of the best source, none where it is no network that sees what the actor sees"""

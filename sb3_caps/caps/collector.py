@@ -157,6 +157,9 @@ class OptionCollector(GrowingSources, PolicyReuseAlgorithm):
             self._tracker.change_discount(discount, limit)
         self._setup_selector()
         self._scale.gamma = self.gamma
+        if not self.normalize_returns:
+            # Nobody adds up what is paid
+            self._scale.reset(self.n_envs)
         # Where the environments were reset, new episodes begin
         if len(self._last_options) != self.n_envs or self._was_reset:
             self._last_options = np.zeros(self.n_envs, dtype=np.int64)
@@ -458,10 +461,7 @@ class OptionCollector(GrowingSources, PolicyReuseAlgorithm):
             if factor != 1.0:
                 self.policy.rescale(factor)
         self._actor_steps += sum(len(envs) for behaviour, envs in self._cast.items() if behaviour == SAMPLED_ACTOR)
-        if self._vec_normalize_env is not None:
-            # Compared by what the task pays, whatever the learner's rewards are scaled to
-            rewards = self._vec_normalize_env.get_original_reward()
-        results = self._tracker.add(rewards, dones)
+        results = self._tracker.add(self._paid(rewards), dones)
         for result in results:
             self.selector.update(result)
         if results:

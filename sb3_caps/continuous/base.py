@@ -182,17 +182,6 @@ class ContinuousReuseAlgorithm(PolicyReuse, SAC):
 
         # SB3 knows the observations that episodes ended in, and those before normalisation
         super()._store_transition(SimpleNamespace(add=add), buffer_action, new_obs, reward, dones, infos)  # type: ignore[arg-type]
-        if self.options.n_sources:
-            # Compared by what the task pays, whatever the learner's rewards are scaled to
-            self._tell(reward if normalizer is None else normalizer.get_original_reward(), dones)
-
-    def _tell(self, rewards: np.ndarray, dones: np.ndarray) -> None:
-        """
-        Take note of what was paid.
-
-        :param rewards: as the task pays them
-        :param dones: which episodes ended
-        """
 
     def train(self, gradient_steps: int, batch_size: int = 64) -> None:
         # Switch to train mode (this affects batch norm / dropout)

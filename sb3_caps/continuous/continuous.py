@@ -151,11 +151,12 @@ class ContinuousCAPS(GrowingSources, ReuseReports, ContinuousReuseAlgorithm):
         self.selection_kwargs = selection_kwargs or {}
         self.safe = safe
         self.selector: ContinuousSelector
+        self._selector_made_for: float | None = None
         self._tracker = EpisodeTracker(0, 1.0)
         # In episodes that begin with a source: which one, and for how many steps
         self._guides, self._guided_steps = np.zeros((2, 0), dtype=np.int64)
-        # Gradient steps that the survey put off, and batches whose targets were made
-        self._owed_steps = self._n_batches = 0
+        # Gradient steps that the survey put off, whether they are due, and batches whose targets were made
+        self._owed_steps, self._is_starting, self._n_batches = 0, False, 0
         # Whether the actor began as a copy without a critic
         self._is_cloned = False
 
@@ -174,12 +175,19 @@ class ContinuousCAPS(GrowingSources, ReuseReports, ContinuousReuseAlgorithm):
 
     def _setup_model(self) -> None:
         super()._setup_model()
-        known: ContinuousSelector | None = vars(self).get("selector")
-        if known is None:
+        self._setup_selector()
+
+    def _setup_selector(self) -> None:
+        """Make the selector, or bring the one that is there up to date."""
+        discount = judging_discount(self.gamma)
+        if self._selector_made_for != discount:
+            # What is known by another discount says nothing
+            self._selector_made_for = discount
             self.selector = ContinuousSelector(self.source_names, self._selection, self.rng)
-            self._decide()
-        else:
-            known.rng, known.settings = self.rng, self._selection
+        elif self.selector.source_names != self.source_names:
+            self.selector.set_sources(self.source_names)
+        self.selector.rng, self.selector.settings = self.rng, self._selection
+        self._decide()
 
     def _map_options(self, places: np.ndarray, before: OptionSet) -> None:
         n_sources, n_envs = self.options.n_sources, len(self._last_options)
@@ -223,7 +231,7 @@ class ContinuousCAPS(GrowingSources, ReuseReports, ContinuousReuseAlgorithm):
         discount, limit = judging_discount(self.gamma), longest_trial(self.gamma)
         if self._tracker.gamma != discount:
             self._tracker.change_discount(discount, limit)
-        self.selector.rng = self.rng
+        self._setup_selector()
         self.selector.begin(self._total_timesteps - self._num_timesteps_at_start)
         super()._start_run()
 
@@ -283,11 +291,14 @@ class ContinuousCAPS(GrowingSources, ReuseReports, ContinuousReuseAlgorithm):
 
     def _tell(self, rewards: np.ndarray, dones: np.ndarray) -> None:
         """Tell the ledger of episodes what was paid, and the selector what came of those that ended."""
-        results, surveying = self._tracker.add(rewards, dones), self.selector.surveying
+        if not self.options.n_sources:
+            return
+        results, surveying = self._tracker.add(self._paid(rewards), dones), self.selector.surveying
         for result in results:
             self.selector.update(result)
         if results:
-            if surveying and not self.selector.surveying:
+            self._is_starting |= surveying and not self.selector.surveying
+            if self._is_starting:
                 self._start_learning()
             if self.selector.improved:
                 self.policy.keep_best()
@@ -314,7 +325,7 @@ class ContinuousCAPS(GrowingSources, ReuseReports, ContinuousReuseAlgorithm):
                 data = self.replay_buffer.everything(self._vec_normalize_env)
                 clone(self.actor, data.observations, data.source_actions[:, source], self.rng)
         super().train(self._owed_steps, self.batch_size)
-        self._owed_steps = 0
+        self._owed_steps, self._is_starting = 0, False
         if guide is not None and self.log_ent_coef is not None:
             self._lower_ent_coef(self.log_ent_coef)
 
@@ -329,8 +340,11 @@ class ContinuousCAPS(GrowingSources, ReuseReports, ContinuousReuseAlgorithm):
         if self.selector.surveying:
             # There is no actor to learn about yet: these steps are done when the survey is over
             self._owed_steps += gradient_steps
-        else:
-            super().train(gradient_steps, batch_size)
+            return
+        if self._is_starting:
+            # Somebody pressed Ctrl-C in the start
+            self._start_learning()
+        super().train(gradient_steps, batch_size)
 
     @property
     def _moves_actor(self) -> bool:

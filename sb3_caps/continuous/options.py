@@ -82,7 +82,7 @@ class BoxOptionSet(OptionSet):
         """:return: actions of shape (environments, sources, dimensions), clipped, each number from -1 to 1"""
         low, high = self.action_space.low, self.action_space.high
         scaled: np.ndarray = 2.0 * (actions - low) / (high - low) - 1.0
-        return np.clip(scaled.reshape(*actions.shape[:2], -1), -1.0, 1.0)
+        return np.clip(scaled.reshape(*actions.shape[:2], self.dimensions), -1.0, 1.0)
 
     @cached_property
     def _box_stacks(self) -> list[BoxStack]:

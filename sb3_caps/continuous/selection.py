@@ -1,6 +1,7 @@
 """Which behaviour acts in each episode of ContinuousCAPS, and what the finished model acts by."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -81,6 +82,8 @@ class ContinuousSelector:
         self.range, self.range_tried = (np.inf, -np.inf), (np.inf, -np.inf)
         self.surveying = len(source_names) > 0
         self.under_way: dict[int, Behaviour] = {}
+        # How many of them each behaviour acts in
+        self.running: Counter[Behaviour] = Counter()
         # By name: the steps since the latest episode of a behaviour, or since one was forgotten
         self._ages: dict[str, int] = {}
 
@@ -118,14 +121,18 @@ class ContinuousSelector:
         """
         self.total_steps = max(total_steps, 1)
         self.under_way.clear()
+        self.running.clear()
 
     def of(self, behaviour: Behaviour) -> Evidence:
         """
         :param behaviour: one of those that are selected
         :return: what is known of it
         """
-        latest = self.settings.latest if behaviour in CHANGING else None
-        return self.evidence.setdefault(behaviour.name, Evidence(latest))
+        known = self.evidence.get(behaviour.name)
+        if known is None:
+            latest = self.settings.latest if behaviour in CHANGING else None
+            known = self.evidence[behaviour.name] = Evidence(latest)
+        return known
 
     @property
     def spread(self) -> float:
@@ -164,13 +171,21 @@ class ContinuousSelector:
     def select(self, env: int) -> Behaviour:
         """:return: who acts in the episode that starts in this environment"""
         behaviour = self._to_survey() if self.surveying else self._to_try() or self._to_learn()
+        self._leave(env)
         self.under_way[env] = behaviour
+        self.running[behaviour] += 1
         return behaviour
+
+    def _leave(self, env: int) -> None:
+        """The episode of this environment is over."""
+        left = self.under_way.pop(env, None)
+        if left is not None:
+            self.running[left] -= 1
 
     def _to_survey(self) -> Behaviour:
         """Those that were tried least first."""
-        candidates, running = [*self.sources, RANDOM], list(self.under_way.values())
-        return candidates[int(np.argmin([self.of(each).n + running.count(each) for each in candidates]))]
+        candidates = [*self.sources, RANDOM]
+        return candidates[int(np.argmin([self.of(each).n + self.running[each] for each in candidates]))]
 
     def _to_try(self) -> Behaviour | None:
         """The learner in every second trial, otherwise what may be best of all that does not change."""
@@ -187,7 +202,7 @@ class ContinuousSelector:
     @property
     def _finished(self) -> list[Behaviour]:
         """What does not change: the sources, and what was learned when it did best."""
-        return [*self.sources, *[BEST[OPTIONS]] * (BEST[OPTIONS].name in self.evidence)]
+        return [*self.sources, *[BEST[OPTIONS]] * (self.of(BEST[OPTIONS]).n > 0)]
 
     def update(self, result: EpisodeResult) -> None:
         """
@@ -196,7 +211,7 @@ class ContinuousSelector:
         :param result: what came of it
         """
         behaviour, value = result.behaviour, result.discounted
-        self.under_way.pop(result.env, None)
+        self._leave(result.env)
         self.range = min(self.range[0], value), max(self.range[1], value)
         if behaviour.is_source or behaviour == RANDOM:
             self.range_tried = min(self.range_tried[0], value), max(self.range_tried[1], value)

@@ -17,7 +17,7 @@ from stable_baselines3.td3.policies import TD3Policy
 from torch import nn
 
 from sb3_caps.sources import SourcePolicy
-from sb3_caps.sources.evaluate import ArrayStack, _is_as_built, feature_layers, runs_as_arrays
+from sb3_caps.sources.evaluate import ArrayStack, _is_as_built, _listed, feature_layers, runs_as_arrays
 
 
 class BoxStack:
@@ -75,12 +75,12 @@ def actor_layers(policy: BasePolicy) -> list[nn.Module] | None:
     # Subclasses may do anything in between, so only these very classes
     actor = getattr(policy, "actor", None)
     if type(policy) is SACPolicy and type(actor) is SACActor and not actor.use_sde:
-        extractor, head = feature_layers(actor.features_extractor), [*actor.latent_pi, actor.mu]
-    elif type(policy) is TD3Policy and type(actor) is TD3Actor and type(actor.mu[-1]) is nn.Tanh:
-        extractor, head = feature_layers(actor.features_extractor), [*actor.mu][:-1]
+        extractor, head = feature_layers(actor.features_extractor), _listed(actor.latent_pi, actor.mu)
+    elif type(policy) is TD3Policy and type(actor) is TD3Actor and type(_listed(actor.mu)[-1]) is nn.Tanh:
+        extractor, head = feature_layers(actor.features_extractor), _listed(actor.mu)[:-1]
     elif type(policy) is ActorCriticPolicy and type(policy.mlp_extractor) is MlpExtractor and not policy.squash_output:
-        extractor, head = feature_layers(policy.pi_features_extractor), [*policy.mlp_extractor.policy_net]
-        head.append(policy.action_net)
+        extractor = feature_layers(policy.pi_features_extractor)
+        head = _listed(policy.mlp_extractor.policy_net, policy.action_net)
     else:
         return None
     layers = [] if extractor is None else [*extractor, *head]

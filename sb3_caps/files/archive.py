@@ -104,6 +104,9 @@ def _check_format(archive: zipfile.ZipFile) -> None:
     """Before anything else is read: other formats may be of any size, and compressed."""
     if archive.namelist()[:1] != [FIRST]:
         raise ValueError("it does not begin with a description")
+    if archive.getinfo(FIRST).compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        # Others say themselves how much memory they need
+        raise ValueError("it is compressed")
     with archive.open(FIRST) as member:
         text = _text(member.read(_HEAD))
     words = _FORMAT_WORDS.match(text)

@@ -26,7 +26,6 @@ from sb3_caps.files.descriptions import (
     describe_normalizer,
     describe_space,
     describe_use,
-    largest,
 )
 from sb3_caps.files.plain import Kind, check_no_marks
 from sb3_caps.files.saved_models import ModelPath
@@ -192,22 +191,23 @@ def _damaged(path: ModelPath, error: Exception, or_else: str = "") -> ValueError
 
 class _NoLargerThan(TorchFunctionMode):
     """
-    Layers are made of what the arrays of a file can fill, whatever the numbers in its description say.
+    All layers together have no more parameters than the arrays of a file have numbers, whatever its description says.
 
     :param arrays: the arrays
     """
 
     def __init__(self, arrays: dict[str, np.ndarray]) -> None:
         super().__init__()
-        self.most = largest(arrays)
+        self.left = sum(array.size for array in arrays.values())
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         if func is th.empty:
             size = math.prod(args[0] if isinstance(args[0], (tuple, list)) else args)
-            if size > self.most:
-                raise ValueError(f"a layer has {size} parameters, and no array of the file more than {self.most}")
+            if size > self.left:
+                raise ValueError(f"a layer has {size} parameters, and there are {self.left} numbers left for it")
+            self.left -= size
         return func(*args, **(kwargs or {}))
 
 
@@ -244,6 +244,8 @@ def _fill(model: Any, content: dict[str, Any], arrays: dict[str, np.ndarray]) ->
     :param content: its description
     :param arrays: its arrays
     """
+    from sb3_caps.caps.gate import BUILT_IN  # models import what exports them
+
     described = content["policy"]
     model.n_envs = 1 if model.env is None else model.n_envs
     model.options, gate = _build_options(described, arrays, "model", model.action_space)
@@ -254,10 +256,14 @@ def _fill(model: Any, content: dict[str, Any], arrays: dict[str, np.ndarray]) ->
     scale.value = content["return_scale"]
     model._setup_model()
     model.policy.load_state_dict(_state(model.policy, arrays, "model"))
-    if hasattr(model.selector, "restore"):
-        model.selector.restore(**content["selector"])
     # With other sources, or without `safe`, a model acts by what it can; else as it did
     known_sources = {*model.options.source_names}
+    if hasattr(model.selector, "restore"):
+        names = known_sources | {behaviour.name for behaviour in BUILT_IN}
+        for part in content["selector"].values():
+            for gone in part.keys() - names:
+                del part[gone]
+        model.selector.restore(**content["selector"])
     acts_as_before = not gate.controller.is_source or gate.controller.name in known_sources
     if acts_as_before and model.safe == content["arguments"]["safe"]:
         model.gate.controller, model.gate.disabled = gate.controller, gate.disabled & known_sources

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from sb3_caps.reuse.checks import check_number
+from sb3_caps.reuse.checks import check_number, check_whole_number
 from sb3_caps.reuse.episodes import Behaviour, EpisodeResult
 from sb3_caps.reuse.episodic import EpisodicReuseAlgorithm
 from sb3_caps.reuse.evidence import Evidence
-from sb3_caps.reuse.guided import Guided, GuideSelector, check_whole_numbers
+from sb3_caps.reuse.guided import Guided, GuideSelector
 from sb3_caps.reuse.selectors import RANDOM
 
 
@@ -117,11 +117,8 @@ class JumpStart(EpisodicReuseAlgorithm):
 
     def _check_arguments(self) -> None:
         super()._check_arguments()
-        check_whole_numbers(
-            trial_episodes=self.trial_episodes,
-            average_episodes=self.average_episodes,
-            curriculum_stages=self.curriculum_stages,
-        )
+        for name in ("trial_episodes", "average_episodes", "curriculum_stages"):
+            check_whole_number(name, getattr(self, name), at_least=1)
         check_number("tolerance", self.tolerance, at_least=0.0, at_most=1.0)
 
     def _reuse_probabilities(self, steps: np.ndarray) -> np.ndarray:

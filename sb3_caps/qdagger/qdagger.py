@@ -10,9 +10,9 @@ from gymnasium import spaces
 from stable_baselines3.common.type_aliases import TensorDict
 from torch.nn import functional as F
 
-from sb3_caps.reuse.checks import check_number
+from sb3_caps.reuse.checks import check_number, check_whole_number
 from sb3_caps.reuse.episodic import EpisodicReuseAlgorithm
-from sb3_caps.reuse.guided import Guided, GuideSelector, check_whole_numbers
+from sb3_caps.reuse.guided import Guided, GuideSelector
 from sb3_caps.reuse.selectors import LEARNED
 
 
@@ -79,7 +79,8 @@ class QDagger(EpisodicReuseAlgorithm):
 
     def _check_arguments(self) -> None:
         super()._check_arguments()
-        check_whole_numbers(trial_episodes=self.trial_episodes, average_episodes=self.average_episodes)
+        for name in ("trial_episodes", "average_episodes"):
+            check_whole_number(name, getattr(self, name), at_least=1)
         check_number("teacher_fraction", self.teacher_fraction, at_least=0.0, at_most=1.0)
         if not 0 < self.temperature < math.inf:
             raise ValueError(f"temperature must be above 0, not {self.temperature}.")

@@ -262,9 +262,30 @@ class PolicyReuse(OffPolicyAlgorithm):
         infos: list[dict[str, Any]],
     ) -> None:
         self._steps_before = None
-        self._check_step(new_obs, reward, dones, infos)
-        super()._store_transition(replay_buffer, buffer_action, new_obs, reward, dones, infos)
-        self._last_episode_starts = dones
+        try:
+            self._check_step(new_obs, reward, dones, infos)
+            super()._store_transition(replay_buffer, buffer_action, new_obs, reward, dones, infos)
+            self._last_episode_starts = dones
+            self._tell(reward, dones)
+        except BaseException:
+            # The environments are a step ahead of what is known: the next run has to reset them
+            self._last_obs = None
+            raise
+
+    def _tell(self, rewards: np.ndarray, dones: np.ndarray) -> None:
+        """
+        Take note of what was paid in a step that was stored.
+
+        :param rewards: as they are learned from
+        :param dones: which episodes ended with it
+        """
+
+    def _paid(self, rewards: np.ndarray) -> np.ndarray:
+        """
+        :param rewards: as they are learned from
+        :return: what the task pays, by which behaviours are compared whatever the learner's rewards are scaled to
+        """
+        return rewards if self._vec_normalize_env is None else self._vec_normalize_env.get_original_reward()
 
     def _check_step(
         self,
@@ -343,12 +364,13 @@ class PolicyReuse(OffPolicyAlgorithm):
             raise ValueError(refusal(path))
         checks.check_names(cls, kwargs)
         given = kwargs.get("source_policies")
-        if not trust and hasattr(given, "trust"):
+        if hasattr(given, "trust"):
             # A library, of which those come that fit
             kwargs["source_policies"] = copy(given)
-            kwargs["source_policies"].trust = False
-        elif not trust and given is not None:
-            kwargs["source_policies"] = as_sources(given, trust=False)
+            kwargs["source_policies"].trust = trust and given.trust
+        elif given is not None and (exported or not trust):
+            # Before anything is limited by what the file holds
+            kwargs["source_policies"] = as_sources(given, trust)
         if exported:
             if print_system_info:
                 get_system_info()

@@ -7,7 +7,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch as th
-from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.noise import ActionNoise
 from stable_baselines3.common.type_aliases import Schedule
 from stable_baselines3.dqn.dqn import DQN
@@ -32,7 +31,7 @@ class EpisodicReuseAlgorithm(PolicyReuseAlgorithm):
     all of it, and ``predict`` is DQN's: sources help to explore and are no part of the result. Nobody does what the
     environments' action masks forbid; DQN's targets do not know these. Until
     ``learning_starts`` the learned policy acts at random, and sources are reused already. Without sources it is SB3's
-    DQN.
+    DQN. An episode that goes on for more than 10 / (1 - γ) steps counts as several, so that nothing acts for ever.
 
     :param args: The arguments of SB3's DQN, with its order and defaults
     :param source_policies: The policies to reuse: a list of anything that ``as_source`` takes
@@ -59,6 +58,11 @@ class EpisodicReuseAlgorithm(PolicyReuseAlgorithm):
         given = inspect.signature(DQN).bind(*args, **kwargs)
         given.apply_defaults()
         super().__init__(*given.args[:-1], source_policies=source_policies, exploration_schedule=exploration_schedule)
+        self._tracker = EpisodeTracker(0, self.gamma)
+        # The sources and the discount that the selector knows of
+        self._selector_made_for: list[Any] = [None, None]
+        # The source of each environment's episode, their number where it has none
+        self._sources = np.zeros(0, dtype=np.int64)
         # What recurrent sources remember, and the option that each environment followed in the last step
         self._source_states: SourceStates = ()
         self._last_options = np.zeros(0, dtype=np.int64)
@@ -73,14 +77,14 @@ class EpisodicReuseAlgorithm(PolicyReuseAlgorithm):
     def _configure_selector(self) -> None:
         """Make the selector, or bring it up to date: arguments and random numbers are the algorithm's."""
         settings = {field.name: getattr(self, field.name) for field in fields(self.selector_class) if field.init}
-        known: EvidenceSelector | None = vars(self).get("selector")
-        if known is None or known.source_names != self.source_names:
-            # What is known of other sources says nothing about these
-            self.selector = self.selector_class(**settings)
-            # The source of each environment's episode, their number where it has none
-            self._sources = np.zeros(0, dtype=np.int64)
+        made_for, before = [list(self.source_names), self._tracker.gamma], self._selector_made_for
+        if made_for != before:
+            # What is known of other sources, or by another discount, says nothing about these
+            self.selector, self._selector_made_for = self.selector_class(**settings), made_for
+            if made_for[0] != before[0]:
+                self._sources = np.zeros(0, dtype=np.int64)
         else:
-            vars(known).update(settings)
+            vars(self.selector).update(settings)
 
     def _reuse_probabilities(self, steps: np.ndarray) -> np.ndarray:
         """
@@ -100,10 +104,12 @@ class EpisodicReuseAlgorithm(PolicyReuseAlgorithm):
     def _start_run(self) -> None:
         super()._start_run()
         assert self._last_episode_starts is not None
+        if self._tracker.gamma != self.gamma:
+            self._tracker.change_discount(self.gamma, longest_trial(self.gamma))
+        self._configure_selector()
         # Where the environments were reset, what was paid before no longer belongs to an episode
         if len(self._sources) != self.n_envs or self._last_episode_starts.all():
-            limit = longest_trial(self.gamma) if self.selector_class.cuts_episodes else np.inf
-            self._tracker = EpisodeTracker(self.n_envs, self.gamma, limit)
+            self._tracker = EpisodeTracker(self.n_envs, self.gamma, longest_trial(self.gamma))
             self._sources, self._last_options = np.zeros((2, self.n_envs), dtype=np.int64)
             self._source_states = self.options.initial_states()
             self.selector.begin(self._total_timesteps)
@@ -191,19 +197,8 @@ class EpisodicReuseAlgorithm(PolicyReuseAlgorithm):
             names = self.options.names
             self._sources[env] = names.index(behaviour.name) if behaviour.is_source else self.options.n_sources
 
-    def _store_transition(
-        self,
-        replay_buffer: ReplayBuffer,
-        buffer_action: np.ndarray,
-        new_obs: np.ndarray | dict[str, np.ndarray],
-        reward: np.ndarray,
-        dones: np.ndarray,
-        infos: list[dict[str, Any]],
-    ) -> None:
-        super()._store_transition(replay_buffer, buffer_action, new_obs, reward, dones, infos)
-        # Compared by what the task pays, whatever the learner's rewards are scaled to
-        normalizer = self._vec_normalize_env
-        for result in self._tracker.add(reward if normalizer is None else normalizer.get_original_reward(), dones):
+    def _tell(self, rewards: np.ndarray, dones: np.ndarray) -> None:
+        for result in self._tracker.add(self._paid(rewards), dones):
             self.selector.update(result)
 
     def train(self, gradient_steps: int, batch_size: int = 100) -> None:

@@ -33,14 +33,13 @@ class GuideSelector(EvidenceSelector):
     ε-greedily, in the rest; a guide that is no better than the random policy does not act.
 
     With several environments an episode that is under way counts as a try, and one that ends after the guide was
-    chosen changes no choice. An episode that goes on for more than 10 / (1 - γ) steps counts as several.
+    chosen changes no choice.
 
     :param trial_episodes: How many episodes each source is tried for
     :param average_episodes: How many of the latest episodes the learned policy is judged by
     """
 
     others = (RANDOM,)
-    cuts_episodes = True
 
     trial_episodes: int
     average_episodes: int
@@ -106,14 +105,3 @@ class GuideSelector(EvidenceSelector):
         if self.recent_return is not None:
             found["recent_return"] = self.recent_return
         return found
-
-
-def check_whole_numbers(**values: Any) -> None:
-    """
-    Refuse what is not a whole number from 1.
-
-    :param values: by name
-    """
-    for name, value in values.items():
-        if not (isinstance(value, int) and value >= 1):
-            raise ValueError(f"{name} must be a whole number from 1, not {value!r}.")

@@ -112,8 +112,6 @@ class EvidenceSelector(Selector):
 
     # Who is chosen beside the sources
     others: ClassVar[tuple[Behaviour, ...]] = ()
-    # Whether an episode that goes on for very long counts as several, so that none acts for ever
-    cuts_episodes: ClassVar[bool] = False
 
     source_names: list[str]
     rng: np.random.Generator

@@ -201,7 +201,8 @@ def runs_as_arrays(layers: Sequence[nn.Module] | None, space: spaces.Space) -> b
         return False
     # A number is looked up in the first matrix
     has_matrix = any(isinstance(layer, nn.Linear) for layer in layers)
-    known = all(type(layer) in (nn.Linear, nn.Flatten, *ARRAY_ACTIVATIONS) for layer in layers)
+    arrays = (nn.Linear, nn.Flatten, *ARRAY_ACTIVATIONS)
+    known = all(_is_known(layer) and type(layer) in arrays for layer in layers)
     return known and (has_matrix or not isinstance(space, spaces.Discrete))
 
 
