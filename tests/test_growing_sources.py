@@ -235,17 +235,17 @@ def test_a_source_removed_in_its_episode() -> None:
         long = found["self"]._tracker.lengths > 5
         if not removed and any(each.name == "go_left" and late for each, late in zip(acting, long, strict=True)):
             removed.append(model.num_timesteps)
-            known = model.selector.evidence["random"].n  # type: ignore[union-attr]
+            known = model.selector.evidence["random"].n  # type: ignore[attr-defined]
             model.remove_source("go_left")
             model.add_source(go_left, name="later")
-            assert model.selector.evidence["random"].n == known  # type: ignore[union-attr]
+            assert model.selector.evidence["random"].n == known  # type: ignore[attr-defined]
         return True
 
     model.learn(1000, callback=ConvertCallback(remove))
     assert removed
     assert model.options.source_names == ["go_right", "later"]
     assert model.num_timesteps == 1000
-    known = model.selector.evidence  # type: ignore[union-attr]
+    known = model.selector.evidence  # type: ignore[attr-defined]
     assert "go_left" not in known
     assert known["later"].n >= 1
 
@@ -294,7 +294,7 @@ def test_from_no_source_to_one_and_back() -> None:
     model = caps(corridors(), []).learn(400)
     model.add_source(go_right)
     model.learn(600, reset_num_timesteps=False)
-    assert model.selector.of(model.selector.sources[0]).mean > 0.5  # type: ignore[union-attr]
+    assert model.selector.of(model.selector.sources[0]).mean > 0.5  # type: ignore[attr-defined]
     model.remove_source("go_right")
     assert not model.gate.controller.is_source
     assert model.policy.actor.share == 0.0

@@ -199,7 +199,7 @@ def test_considering_a_policy(library: PolicyLibrary) -> None:
 
 def test_what_sources_are_worth_in_a_model(library: PolicyLibrary) -> None:
     model = CAPS("MlpPolicy", Corridor(), source_policies=library, seed=0, learning_starts=20).learn(900)
-    model.gate.controller = next(each for each in model.selector.sources if each.name == "right")  # type: ignore[union-attr]
+    model.gate.controller = next(each for each in model.selector.sources if each.name == "right")
     found = {each.name: each for each in worth_of_sources(model, Corridor(), n_eval_episodes=5)}
     assert found["right"].share == 1.0
     assert found["left"].share == 0.0

@@ -17,6 +17,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from stable_baselines3 import DQN
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
 from sb3_caps import CAPS
 from sb3_caps.commands import main
@@ -25,7 +26,7 @@ from sb3_caps.settings import settings
 from sb3_caps.studies.reuse import CONDITIONS, TASKS, Task, get_task, make_sources, register_task, study
 from sb3_caps.studies.reuse.catalogue import FAMILIES, MAPS
 from sb3_caps.studies.reuse.references import Alone, Random, mean_return
-from sb3_caps.studies.reuse.runs import APART, build, get_method
+from sb3_caps.studies.reuse.runs import APART, FINE_TUNE, build, get_method
 from sb3_caps.studies.reuse.tasks import references
 from sb3_caps.studies.reuse.training import make_training_env, train_missing, trainings
 from sb3_caps.studies.reuse.worlds import BatchedVecEnv
@@ -183,10 +184,14 @@ def test_wrong_names_are_refused() -> None:
         make_sources(get_task("cartpole-long"), "helpful", Path("nowhere"), [8])
 
 
-@pytest.mark.parametrize("method", [*settings("reuse", "methods"), *settings("reuse", "ablations")])
+SHARING = [name for name in settings("reuse", "methods") if name not in ("dqn-tuned", FINE_TUNE)]
+
+
+@pytest.mark.parametrize("method", [*SHARING, *settings("reuse", "ablations")])
 def test_methods_share_their_settings(method: str) -> None:
     config = {"task": "key-door", "method": method, "sources": "helpful", "seed": 0}
     model, kind = build(config, Path()), get_task("key-door").settings
+    assert isinstance(model, OffPolicyAlgorithm)
     assert (model.batch_size, model.gamma, model.tau) == (kind["batch_size"], kind["gamma"], kind["tau"])
     assert (model.gradient_steps, model.n_envs) == (kind["gradient_steps"], kind["n_envs"])
     assert model.policy_kwargs["net_arch"] == kind["net_arch"]

@@ -31,7 +31,7 @@ def same_parameters(first: CAPS, second: CAPS) -> bool:
     return ours.keys() == theirs.keys() and all(th.equal(ours[key], theirs[key]) for key in ours)
 
 
-def known(model: CAPS) -> dict[str, tuple[int, float, float]]:
+def known(model: CAPS) -> dict[str, tuple[float, float, float]]:
     """What the episodes of each behaviour came to."""
     assert isinstance(model.selector, CAPSSelector)
     return {name: (each.n, each.mean, each.std) for name, each in model.selector.evidence.items()}

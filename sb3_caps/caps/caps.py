@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 import torch as th
 from gymnasium import spaces
-from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.type_aliases import GymEnv, Schedule
 from stable_baselines3.common.utils import get_parameters_by_name, polyak_update
@@ -393,11 +393,11 @@ class CAPS(ReuseReports, OptionCollector):
         super()._start_actor(source_chances)
 
     def _layers_of_best_source(self, chances: np.ndarray) -> list[th.nn.Module]:
-        """:return: the layers of the best source, none where it is no network that sees what the actor sees"""
+        """:return: the layers of the best source, none where it is not an actor that sees what ours sees"""
         if not len(chances) or self._vec_normalize_env is not None:
             return []
         network = self.options.sources[int(chances.argmax())].network
-        return (layers_of(network) if network is not None else None) or []
+        return (layers_of(network) if isinstance(network, ActorCriticPolicy) else None) or []
 
     def _train_actor(self, values_alone: bool = False) -> None:
         """

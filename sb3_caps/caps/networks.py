@@ -195,7 +195,8 @@ class ResidualActor(nn.Module):
 
     It begins with what the sources do: in each state one of them votes with a fixed share, the rest is random, and what
     is learned of actions is added to the logarithm of that. So it starts at the level of its sources, whatever they
-    are, learns which of them to follow where, and moves away from all of them state by state.
+    are, learns which of them to follow where, and moves away from all of them state by state. Where the best source is
+    an actor of the same shape, what is learned begins as its network.
     It works on the features of the Q-network, and shapes none of them.
 
     :param features_dim: number of features
@@ -254,16 +255,16 @@ class ResidualActor(nn.Module):
         Follow each source with the same probability in all states, and random actions otherwise.
 
         :param votes: the probability of each source
-        :param layers: those of the network of the best source: where they fit, the actor begins with what its hidden
-            ones see in observations
+        :param layers: those of the network of the best source: where they fit, they come in place of its votes
         """
         last = self.policy_net[-1]
         assert isinstance(last, nn.Linear)
         nn.init.zeros_(last.weight)
         nn.init.zeros_(last.bias)
         *own, _ = self.policy_net
-        *given, head = [layer for layer in layers if not isinstance(layer, nn.Flatten)] or [None]
-        if head is not None and [_outline(layer) for layer in own] == [_outline(layer) for layer in given]:
+        given = [layer for layer in layers if not isinstance(layer, nn.Flatten)]
+        head = given.pop() if given else None
+        if isinstance(head, nn.Linear) and [_outline(layer) for layer in own] == [_outline(layer) for layer in given]:
             for layer, found in zip(own, given, strict=True):
                 layer.load_state_dict(found.state_dict())
             last.weight[self.n_sources :], last.bias[self.n_sources :] = head.weight, head.bias

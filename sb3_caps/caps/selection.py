@@ -197,7 +197,8 @@ class CAPSSelector(Selector):
                 candidates.append(BEST[self.kept])
         draws = np.array([self.of(each).draw(self.rng, self.spread) for each in candidates])
         # Without evidence all are infinite, and alike but for what is under way
-        order = np.lexsort((self.rng.random(len(draws)), [self.running[each] for each in candidates], -draws))
+        running = np.array([self.running[each] for each in candidates])
+        order = np.lexsort((self.rng.random(len(draws)), running, -draws))
         first = len(order) == 1 or np.isinf(draws[order[0]]) or self.rng.random() < 0.5
         return candidates[order[0 if first else 1]]
 

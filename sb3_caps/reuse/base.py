@@ -364,7 +364,7 @@ class PolicyReuse(OffPolicyAlgorithm):
             raise ValueError(refusal(path))
         checks.check_names(cls, kwargs)
         given = kwargs.get("source_policies")
-        if hasattr(given, "trust"):
+        if given is not None and hasattr(given, "trust"):
             # A library, of which those come that fit
             kwargs["source_policies"] = copy(given)
             kwargs["source_policies"].trust = trust and given.trust

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from stable_baselines3 import DQN
+from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
@@ -128,7 +129,7 @@ def execute(run: Run) -> dict[str, Any]:
     task = evaluator(map_name, goal, GAMMA)
     cells = np.arange(task.model.map.n_cells)
 
-    def measure(model: OffPolicyAlgorithm) -> dict[str, float]:
+    def measure(model: BaseAlgorithm) -> dict[str, float]:
         # Without a state an option is chosen anew in every cell, so that all methods are measured by their values alone
         actions, _ = model.predict(cells, deterministic=True)
         value = float(task.start @ task.policy_values(actions))

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.dqn import DQN
 
@@ -211,7 +211,7 @@ def execute(run: Run) -> dict[str, Any]:
             features = SourceFeatures(sources_of(config), pictures_of_starts(setting, goal).numpy())
             env, evaluate.env = VecSourceFeatures(env, features), VecSourceFeatures(evaluate.env, features)
 
-    def measure(model: OffPolicyAlgorithm) -> dict[str, float]:
+    def measure(model: BaseAlgorithm) -> dict[str, float]:
         outcome = evaluate(model)
         value = float(outcome.returns.mean())
         exact = isinstance(evaluate, ExactEvaluation)
