@@ -12,6 +12,7 @@ from stable_baselines3.common.noise import ActionNoise
 from stable_baselines3.common.type_aliases import MaybeCallback, RolloutReturn, TrainFreq
 from stable_baselines3.common.utils import obs_as_tensor, should_collect_more_steps
 from stable_baselines3.common.vec_env import VecEnv
+from stable_baselines3.dqn.dqn import DQN
 
 from sb3_caps.caps.acting import ActingNetwork
 from sb3_caps.caps.exploration import RandomStretches, epsilon_greedy
@@ -182,6 +183,7 @@ class OptionCollector(PolicyReuseAlgorithm):
                 # Retrieve reward and episode length if using Monitor wrapper
                 self._update_info_buffer(infos, dones)
                 self._store(actions, options, log_probs, new_obs, rewards, dones, infos)
+                self._tell(rewards, dones)
             except BaseException:
                 # The environments are a step ahead of what is known: the next run has to reset them
                 self._last_obs = None
@@ -324,9 +326,9 @@ class OptionCollector(PolicyReuseAlgorithm):
             option_actions=before[:, :n_sources],
             next_option_actions=following[:, :n_sources],
         )
-        self._last_option_actions = after
         # SB3 knows the observations that episodes ended in, and those before normalisation
-        super()._store_transition(SimpleNamespace(add=add), actions, new_obs, rewards, dones, infos)  # type: ignore[arg-type]
+        DQN._store_transition(self, SimpleNamespace(add=add), actions, new_obs, rewards, dones, infos)  # type: ignore[arg-type]
+        self._last_episode_starts, self._last_option_actions = dones, after
 
     def _query_sources(self, observations: Any, starts: np.ndarray) -> np.ndarray:
         """:return: what each option does in observations that the environments have just emitted"""
