@@ -346,7 +346,7 @@ def test_nothing_is_learned_online_from_what_is_not_allowed() -> None:
 @pytest.mark.parametrize("tells", [False, True])
 def test_the_buffer_keeps_masks_as_bits(tells: bool) -> None:
     env = make_vec_env(Strict, 2, seed=0, env_kwargs={"tells": tells})
-    model = CAPS("MlpPolicy", env, source_policies=strict_sources(), sequence_length=3, **SMALL).learn(400)
+    model = CAPS("MlpPolicy", env, source_policies=strict_sources(), sequence_length=3, **SMALL).learn(900)
     buffer = model.replay_buffer
     # Nine actions in two bytes
     assert buffer.forbidden is not None

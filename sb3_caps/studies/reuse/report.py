@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy as np
 from sb3_caps.settings import settings
 from sb3_caps.studies.reuse import figures
 from sb3_caps.studies.reuse.references import source_returns
+from sb3_caps.studies.reuse.results import Result
 from sb3_caps.studies.reuse.runs import get_method
 from sb3_caps.studies.reuse.statistics import (
     Scores,
@@ -20,61 +20,16 @@ from sb3_caps.studies.reuse.statistics import (
     ratio_of_means,
     stratified_interval,
 )
-from sb3_caps.studies.reuse.tasks import Task, get_task
+from sb3_caps.studies.reuse.synergy import synergy_table
+from sb3_caps.studies.reuse.tasks import get_task
 from sb3_caps.studies.shared.plots import save
 from sb3_caps.studies.shared.records import Record, write_records
 from sb3_caps.studies.shared.runs import Run, read_rows, write_text
-from sb3_caps.studies.shared.statistics import bootstrap_interval, first_reached, median_reached
+from sb3_caps.studies.shared.statistics import bootstrap_interval, median_reached
 from sb3_caps.studies.shared.tables import markdown
 
-SHARE = 0.9
 # What tells runs apart
 NAMES = ("task", "sources", "method", "seed")
-
-
-@dataclass(frozen=True)
-class Result:
-    """
-    All seeds of a method on a task with one kind of sources.
-
-    :param task: the task
-    :param method: its name
-    :param sources: the condition
-    :param steps: of the evaluations
-    :param curves: of shape (seeds, evaluations), 0 being the return of random actions and 1 the reference
-    :param finals: the return at the end of each run, in the unit of the rewards
-    :param best_source: that of the best source alone, with its standard error; None where there is nothing to compare
-        with
-    """
-
-    task: Task
-    method: str
-    sources: str
-    steps: np.ndarray
-    curves: np.ndarray
-    finals: np.ndarray
-    best_source: tuple[float, float] | None
-
-    @property
-    def label(self) -> str:
-        """What tables and figures call it."""
-        label = get_method(self.method).label
-        return label if self.sources in ("helpful", "none") else f"{label}, {self.sources}"
-
-    @property
-    def areas(self) -> np.ndarray:
-        """The mean over the run, for each seed."""
-        return self.curves.mean(axis=1)
-
-    @property
-    def ends(self) -> np.ndarray:
-        """The mean of the last fifth of the run, for each seed."""
-        return self.curves[:, -max(self.curves.shape[1] // 5, 1) :].mean(axis=1)
-
-    @property
-    def reached(self) -> np.ndarray:
-        """The steps to 90% of the reference, for each seed."""
-        return first_reached(self.steps, self.curves, SHARE)
 
 
 def records(runs: Sequence[Run], trained: Path) -> list[Record]:
@@ -149,7 +104,11 @@ def write_report(found: Sequence[Record], folder: Path) -> str:
     """
     write_records(folder, found)
     results = collect(found)
-    parts = ["## Over the tasks that all methods ran on", overall_table(by_label(results))]
+    parts = []
+    for title, score in (("area", lambda result: result.areas), ("last fifth", lambda result: result.ends)):
+        table = synergy_table(results, score)
+        parts += [] if table is None else [f"## What reuse adds: {title}", table]
+    parts += ["## Over the tasks that all methods ran on", overall_table(by_label(results))]
     for title, held_back in (("Those that were held back", True), ("Those that were not held back", False)):
         chosen = [result for result in results if result.task.held_back == held_back]
         if chosen and len(chosen) < len(results):

@@ -69,7 +69,7 @@ class Railway(Errands):
         names = sorted({place for errand in errands for place in errand})
         self.cells_of_places = np.array([self.maze.places[name] for name in names])
         self.errands = np.array([[names.index(first), names.index(second)] for first, second in errands])
-        self.reward, self.cost = 1.0, 0.0
+        self.reward, self.cost, self.halfway = 1.0, 0.0, 0.0
         size = self.maze.n_cells + 2 * len(names)
         World.__init__(self, spaces.Box(0, 1, (size,), np.float32), self.maze.n_cells, horizon)
 
