@@ -106,8 +106,6 @@ class Actor:
     :param clip_range: how far a probability may move in a round, as a share
     :param target_kl: a round ends where the policy has moved further than this
     :param trace: λ of the advantages
-    :param pull: how strongly what was learned is pulled back to nothing, and so the actor to the votes of its sources:
-        where nothing was found yet all advantages are noise, and must not carry it away
     :param max_grad_norm: The maximum value for the gradient clipping
     """
 
@@ -120,11 +118,10 @@ class Actor:
     clip_range: float = 0.2
     target_kl: float = 0.03
     trace: float = 0.98
-    pull: float = 0.01
     max_grad_norm: float = 0.5
 
     def __post_init__(self) -> None:
-        for name in ("learning_rate", "target_kl", "pull", "max_grad_norm"):
+        for name in ("learning_rate", "target_kl", "max_grad_norm"):
             check_number(f"actor_kwargs[{name!r}]", getattr(self, name), at_least=0.0)
         for name in ("softness", "clip_range", "trace"):
             check_number(f"actor_kwargs[{name!r}]", getattr(self, name), at_least=0.0, at_most=1.0)

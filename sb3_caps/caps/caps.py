@@ -275,7 +275,9 @@ class CAPS(ReuseReports, OptionCollector):
         self._update_average(gradient_steps)
         if self._actor_steps >= self._actor.interval:
             self._actor_steps = 0
-            self._train_actor()
+            # As long as nothing was found all advantages are noise, and would carry it away from its sources
+            if not self.selector.no_signal:
+                self._train_actor()
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
         self.logger.record("train/loss", np.mean(losses))
 
@@ -432,7 +434,6 @@ class CAPS(ReuseReports, OptionCollector):
                 1.0 if values_alone else settings.trace,
             )
             advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
-            beginning = actor.start_net(features)[:, actor.n_sources :]
         # Each by itself: the loss of the values must not decide how far the policy moves
         moved = [list(network.parameters()) for network in (actor.policy_net, actor.value_net)]
         stays = values_alone
@@ -442,11 +443,10 @@ class CAPS(ReuseReports, OptionCollector):
                 loss = (actor.value_net(features[rows])[:, 0] - targets[rows]).square().mean()
                 if not stays:
                     masks = None if data.action_masks is None else data.action_masks[rows]
-                    learned, log_probs = actor(features[rows], data.option_actions[rows], masks)
+                    _, log_probs = actor(features[rows], data.option_actions[rows], masks)
                     log_probs = log_probs.gather(1, data.actions[rows, None])[:, 0]
                     old = old_log_probs[rows]
                     loss = loss + actor_loss(log_probs, old, advantages[rows], weights[rows], settings.clip_range)
-                    loss = loss + settings.pull * (learned - beginning[rows]).square().sum(dim=1).mean()
                     with th.no_grad():
                         change = log_probs - old
                         stays = bool((weights[rows] * (change.exp() - 1.0 - change)).mean() > settings.target_kl)

@@ -1,7 +1,6 @@
 """The network of CAPS: option values Q_O and terminations β, two heads on the same layers."""
 
 from collections.abc import Sequence
-from copy import deepcopy
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -223,8 +222,6 @@ class ResidualActor(nn.Module):
         # At first it is the same in all states
         nn.init.zeros_(last.weight)
         nn.init.zeros_(last.bias)
-        # As it began
-        self.start_net = deepcopy(self.policy_net).requires_grad_(False)
 
     def forward(
         self, features: th.Tensor, source_actions: th.Tensor, action_masks: th.Tensor | None = None
@@ -274,7 +271,6 @@ class ResidualActor(nn.Module):
         if total > 0.0:
             # No source is ruled out for good
             last.bias[: self.n_sources] = th.as_tensor(votes / total + 1e-3, dtype=th.float32).log()
-        self.start_net.load_state_dict(self.policy_net.state_dict())
 
     def map_options(self, places: np.ndarray, n_sources: int, optimizers: Sequence[th.optim.Optimizer | None]) -> None:
         """
@@ -284,12 +280,11 @@ class ResidualActor(nn.Module):
         :param n_sources: number of sources
         :param optimizers: those that move this actor
         """
-        for network in (self.policy_net, self.start_net):
-            last: Any = network[-1]
-            weight, bias = 0.0, 0.0
-            if self.n_sources:
-                weight, bias = (each.detach()[: self.n_sources].mean(dim=0) for each in (last.weight, last.bias))
-            map_rows(last, places.tolist(), weight, bias - QUIET, optimizers if network is self.policy_net else [])
+        last: Any = self.policy_net[-1]
+        weight, bias = 0.0, 0.0
+        if self.n_sources:
+            weight, bias = (each.detach()[: self.n_sources].mean(dim=0) for each in (last.weight, last.bias))
+        map_rows(last, places.tolist(), weight, bias - QUIET, optimizers)
         self.n_sources = n_sources
         if n_sources == 0:
             self.share.zero_()
