@@ -88,7 +88,10 @@ class OptionCollector(GrowingSources, PolicyReuseAlgorithm):
             self.selector.rng, self.selector.settings = self.rng, self._selection
             if self.selector.source_names != self.options.source_names:
                 self.selector.set_sources(self.options.source_names)
-                changed = True
+                # What the model acts by stays, if it is still there
+                self.gate.disabled &= set(self.options.source_names)
+                acts_by = self.gate.controller
+                changed |= acts_by.is_source and acts_by.name not in self.options.source_names
         if changed:
             self._decide()
 
