@@ -96,7 +96,10 @@ class OptionCollector(GrowingSources, PolicyReuseAlgorithm):
         self.selector.settings, self.selector.rng = self._selection, self.rng
         if self.selector.source_names != names:
             self.selector.set_sources(names)
-            changed = True
+            # What the model acts by stays, if it is still there
+            self.gate.disabled &= set(names)
+            acts_by = self.gate.controller
+            changed |= acts_by.is_source and acts_by.name not in names
         if changed:
             self._decide()
 
