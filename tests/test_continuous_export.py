@@ -129,6 +129,19 @@ def test_what_no_export_holds_is_refused(argument: str, value: Any, tmp_path: Pa
         ContinuousCAPS.load(tmp_path / "changed.npz", env=ToyBox())
 
 
+@pytest.mark.parametrize("kind", ["sac", "caps"])
+def test_the_policy_of_something_else_is_refused(kind: str, tmp_path: Path) -> None:
+    make().export(tmp_path / "model.npz")
+    content, arrays = read_archive(tmp_path / "model.npz")
+    policy = content["model"]["policy"]
+    policy["kind"] = kind
+    if kind == "sac":
+        del policy["options"], policy["gate"], policy["arguments"]["execution"]
+    write_archive(tmp_path / "changed.npz", content, arrays)
+    with pytest.raises(ValueError, match="is damaged"):
+        ContinuousCAPS.load(tmp_path / "changed.npz", env=ToyBox())
+
+
 def test_every_argument_has_a_kind_or_is_not_exported() -> None:
     arguments = inspect.signature(ContinuousCAPS).parameters.keys() - {"_init_setup_model", "action_noise"}
     assert CONTINUOUS_ARGUMENTS.keys() | NOT_EXPORTED == arguments

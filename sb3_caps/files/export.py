@@ -161,7 +161,9 @@ def model_from_export(
     if found not in [base.__name__ for base in algorithm.__mro__]:
         raise ValueError(f"{path} is no {algorithm.__name__} model, this is a {found}: pass it in source_policies.")
     described = content["policy"]
-    own = {key: value for key, value in described["arguments"].items() if key in WITH_SOURCES[described["kind"]]}
+    own = {
+        key: value for key, value in described["arguments"].items() if key in WITH_SOURCES.get(described["kind"], {})
+    }
     policy_kwargs = _layer_arguments(described) | own | (given.get("policy_kwargs") or {})
     arguments = {**content["arguments"], **given, "policy_kwargs": policy_kwargs}
     create: Callable[..., Any] = algorithm
