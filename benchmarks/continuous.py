@@ -1,15 +1,16 @@
 """
-Known robots with changed bodies: ContinuousCAPS beside its best source, SAC, training that goes on, CUP and IBRL.
+Known robots with changed bodies: ContinuousCAPS beside its best source, SAC, training that goes on, and its relatives.
 
 ``python -m benchmarks.continuous pendulum_gravity --methods caps sac --seeds 0 1 2 3 4`` leaves a file for each
-run in a folder, goes on where it was interrupted, and prints a table.
+run in a folder, goes on where it was interrupted, and prints a table. ``--shown`` runs nothing, and ``--json`` writes
+what the table is of to one file.
 """
 
 import argparse
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,14 @@ from sb3_caps.continuous import ContinuousCAPS
 from sb3_caps.cup import CUP
 from sb3_caps.files.save_util import atomic_write
 from sb3_caps.ibrl import IBRL
+from sb3_caps.jump_start import ContinuousJumpStart
+from sb3_caps.studies.shared.statistics import Interval
 
 # Small networks and large steps, the same for all: a run takes a minute
 SETTINGS: dict[str, Any] = {"learning_rate": 1e-3, "policy_kwargs": {"net_arch": [64, 64]}, "device": "cpu"}
-LEARNERS: dict[str, type[Any]] = {"caps": ContinuousCAPS, "cup": CUP, "ibrl": IBRL}
-METHODS = (*LEARNERS, "sac", "going_on", "best_source")
+LEARNERS: dict[str, type[Any]] = {"caps": ContinuousCAPS, "cup": CUP, "ibrl": IBRL, "jump_start": ContinuousJumpStart}
+# The last one is the better of the two before it, known without a step: no portfolio of them does better
+METHODS = (*LEARNERS, "going_on", "sac", "best_source", "portfolio")
 # Evaluations of what is learned so far, of how many episodes, and how many episodes at the end
 EVALUATIONS, EPISODES, LAST_EPISODES = 10, 5, 20
 
@@ -53,10 +57,10 @@ class BoxTask:
     sources: dict[str, tuple[Make, int]]
 
 
-def pendulum(gravity: float = 10.0, mass: float = 1.0) -> gym.Env:
+def pendulum(gravity: float = 10.0, mass: float = 1.0, length: float = 1.0) -> gym.Env:
     """:return: a pendulum"""
     env = gym.make("Pendulum-v1", g=gravity)
-    env.unwrapped.m = mass  # type: ignore[attr-defined]
+    env.unwrapped.m, env.unwrapped.l = mass, length  # type: ignore[attr-defined]
     return env
 
 
@@ -68,53 +72,106 @@ class ReversedBelow(gym.ActionWrapper):
         return -action if np.cos(self.unwrapped.state[0]) < 0 else action  # type: ignore[attr-defined]
 
 
-def double_pendulum(gravity: float = 1.0) -> gym.Env:
-    """:return: a double pendulum on a cart, with another gravity (the extra ``mujoco``)"""
-    env = gym.make("InvertedDoublePendulum-v5")
-    env.unwrapped.model.opt.gravity[2] *= gravity  # type: ignore[attr-defined]
+def lander(wind: float = 0.0) -> gym.Env:
+    """:return: a lander with two engines, in wind of some strength (the extra ``box2d`` of Gymnasium)"""
+    return gym.make("LunarLanderContinuous-v3", enable_wind=wind > 0, wind_power=wind)
+
+
+def body(name: str, gravity: float = 1.0, torso: float = 1.0, gears: float = 1.0, friction: float = 1.0) -> gym.Env:
+    """
+    A robot of MuJoCo with a changed body (the extra ``robots``).
+
+    :param name: its id
+    :param gravity: by what to multiply gravity
+    :param torso: the mass of its first part
+    :param gears: what its motors can do
+    :param friction: how it holds to what it touches
+    :return: the robot
+    """
+    env = gym.make(name)
+    model: Any = env.unwrapped.model  # type: ignore[attr-defined]
+    model.opt.gravity[2] *= gravity
+    model.body_mass[1] *= torso
+    model.actuator_gear[:, 0] *= gears
+    model.geom_friction[:, 0] *= friction
     return env
 
 
-class HalfPlane(gym.Wrapper):
+class Half(gym.Wrapper):
     """
-    Reacher with targets on one side alone.
+    A task that starts on one side alone.
 
-    :param env: Reacher
+    :param env: the task
+    :param place: of the observed coordinate that tells the side
+    :param middle: its value between the sides
     :param side: 1 or -1
     """
 
-    def __init__(self, env: gym.Env, side: int) -> None:
+    def __init__(self, env: gym.Env, place: int, middle: float, side: int) -> None:
         super().__init__(env)
-        self.side = side
+        self.place, self.middle, self.side = place, middle, side
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Draw targets until one is on the side."""
+        """Draw until it is on the side."""
         observation, info = self.env.reset(seed=seed, options=options)
-        while observation[4] * self.side < 0:
+        while (observation[self.place] - self.middle) * self.side < 0:
             observation, info = self.env.reset()
         return observation, info
 
 
-def reacher(side: int = 0) -> gym.Env:
-    """:return: an arm that reaches for a target, on one side or anywhere (the extra ``mujoco``)"""
-    env = gym.make("Reacher-v5")
-    return HalfPlane(env, side) if side else env
+def _reacher(side: int) -> Make:
+    """By the first coordinate of the target."""
+    return lambda: Half(body("Reacher-v5"), 4, 0.0, side)
+
+
+def _pusher(side: int) -> Make:
+    """By the first coordinate of what is to be pushed."""
+    return lambda: Half(body("Pusher-v5"), 17, 0.45, side)
 
 
 _PENDULUMS: dict[str, tuple[Make, int]] = {
     "original": (pendulum, 4000),
     "light": (lambda: pendulum(mass=0.7), 4000),
 }
+
+
+def _bodies(name: str, n_steps: int) -> dict[str, tuple[Make, int]]:
+    short = name.partition("-")[0].lower()
+    return {
+        f"{short}_original": (lambda: body(name), n_steps),
+        f"{short}_slippery": (lambda: body(name, friction=0.6), n_steps),
+    }
+
+
 TASKS = {
     "pendulum_gravity": BoxTask(lambda: pendulum(gravity=13.0), 3000, _PENDULUMS),
     "pendulum_mass": BoxTask(lambda: pendulum(mass=1.5), 3000, _PENDULUMS),
+    "pendulum_length": BoxTask(lambda: pendulum(length=1.3), 3000, _PENDULUMS),
     "pendulum_reversed": BoxTask(lambda: ReversedBelow(pendulum()), 3000, _PENDULUMS),
     "double_pendulum": BoxTask(
-        lambda: double_pendulum(1.5),
+        lambda: body("InvertedDoublePendulum-v5", gravity=1.5),
         5000,
-        {"double_original": (double_pendulum, 6000), "double_light": (lambda: double_pendulum(0.5), 6000)},
+        {
+            "double_original": (lambda: body("InvertedDoublePendulum-v5"), 6000),
+            "double_light": (lambda: body("InvertedDoublePendulum-v5", gravity=0.5), 6000),
+        },
     ),
-    "reacher": BoxTask(reacher, 8000, {"left": (lambda: reacher(-1), 3000), "right": (lambda: reacher(1), 3000)}),
+    "reacher": BoxTask(lambda: body("Reacher-v5"), 5000, {"left": (_reacher(-1), 3000), "right": (_reacher(1), 3000)}),
+    "pusher": BoxTask(lambda: body("Pusher-v5"), 10_000, {"near": (_pusher(-1), 6000), "far": (_pusher(1), 6000)}),
+    "hopper": BoxTask(lambda: body("Hopper-v5", torso=1.5), 10_000, _bodies("Hopper-v5", 10_000)),
+    "half_cheetah": BoxTask(
+        lambda: body("HalfCheetah-v5", torso=1.5, gears=0.8), 10_000, _bodies("HalfCheetah-v5", 10_000)
+    ),
+    "lander": BoxTask(
+        lambda: lander(15.0),
+        10_000,
+        {"calm": (lander, 10_000), "breeze": (lambda: lander(5.0), 10_000)},
+    ),
+}
+# The same with sources that were never trained
+TASKS |= {
+    f"{name}_useless": replace(task, sources={f"{name}_random_{i}": (task.make, 0) for i in (1, 2)})
+    for name, task in TASKS.items()
 }
 
 
@@ -151,9 +208,10 @@ def mean_return(model: BaseAlgorithm, make: Make, n_episodes: int, seed: int) ->
 def source_files(task: BoxTask, folder: Path) -> list[Path]:
     """:return: the sources of a task, trained where they are not there yet"""
     files = [folder / "sources" / f"{name}.zip" for name in task.sources]
-    for file, (make, n_steps) in zip(files, task.sources.values(), strict=True):
+    for i, (file, (make, n_steps)) in enumerate(zip(files, task.sources.values(), strict=True)):
         if not file.exists():
-            SAC("MlpPolicy", make(), seed=100, **SETTINGS).learn(n_steps).save(file)
+            # Those that were never trained are not to be alike
+            SAC("MlpPolicy", make(), seed=100 if n_steps else 100 + i, **SETTINGS).learn(n_steps).save(file)
     return files
 
 
@@ -165,11 +223,12 @@ def run(name: str, method: str, seed: int, folder: Path) -> dict[str, Any]:
     :param folder: where results and sources are
     :return: the means of the evaluations, and of more episodes at the end
     """
-    file = folder / f"{name}-{method}-{seed}.json"
-    if file.exists():
-        found: dict[str, Any] = json.loads(file.read_text())
+    if method == "portfolio":
+        return _better(run(name, "sac", seed, folder), run(name, "best_source", seed, folder))
+    found = _known(name, method, seed, folder)
+    if found is not None:
         return found
-    task = TASKS[name]
+    file, task = folder / f"{name}-{method}-{seed}.json", TASKS[name]
     files = source_files(task, folder)
     begun, evaluations = time.monotonic(), Evaluations(task.make, task.n_steps // EVALUATIONS)
     model: Any
@@ -191,15 +250,51 @@ def run(name: str, method: str, seed: int, folder: Path) -> dict[str, Any]:
     return found
 
 
-def table(names: list[str], methods: list[str], seeds: list[int], folder: Path) -> str:
-    """:return: for each task and method the mean over the run and the end, with standard deviations over seeds"""
-    lines = ["| task | method | seeds | mean over the run | end |", "| --- | --- | --- | --- | --- |"]
+def _known(name: str, method: str, seed: int, folder: Path) -> dict[str, Any] | None:
+    """:return: what came of a run, None where it was not made yet"""
+    if method == "portfolio":
+        parts = [_known(name, part, seed, folder) for part in ("sac", "best_source")]
+        return None if parts[0] is None or parts[1] is None else _better(parts[0], parts[1])
+    file = folder / f"{name}-{method}-{seed}.json"
+    return json.loads(file.read_text()) if file.exists() else None
+
+
+def _better(learned: dict[str, Any], source: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "curve": np.maximum(learned["curve"], np.mean(source["curve"])).tolist(),
+        "end": max(learned["end"], source["end"]),
+        "seconds": learned["seconds"] + source["seconds"],
+    }
+
+
+Runs = dict[str, dict[str, dict[int, dict[str, Any]]]]
+
+
+def known_runs(names: list[str], methods: list[str], seeds: list[int], folder: Path) -> Runs:
+    """:return: by task, method and seed what came of the runs that were made"""
+    found: Runs = {}
     for name in names:
         for method in methods:
-            runs = [run(name, method, seed, folder) for seed in seeds]
-            means, ends = [float(np.mean(each["curve"])) for each in runs], [each["end"] for each in runs]
-            cells = [f"{np.mean(values):.0f} ± {np.std(values):.0f}" for values in (means, ends)]
-            lines.append(f"| {name} | {method} | {len(seeds)} | {' | '.join(cells)} |")
+            runs = {seed: known for seed in seeds if (known := _known(name, method, seed, folder)) is not None}
+            if runs:
+                found.setdefault(name, {})[method] = runs
+    return found
+
+
+def table(runs: Runs) -> str:
+    """
+    :param runs: by task, method and seed
+    :return: for each task and method the mean over the run and the end, with 95% intervals over seeds
+    """
+    lines = ["| task | method | seeds | mean over the run | end |", "| --- | --- | --- | --- | --- |"]
+    for name, methods in runs.items():
+        for method, by_seed in methods.items():
+            means = [float(np.mean(each["curve"])) for each in by_seed.values()]
+            cells = [Interval.of(values) for values in (means, [each["end"] for each in by_seed.values()])]
+            told = [
+                f"{each.mean:.0f} ± {each.half_width:.0f}" if len(by_seed) > 1 else f"{each.mean:.0f}" for each in cells
+            ]
+            lines.append(f"| {name} | {method} | {len(by_seed)} | {' | '.join(told)} |")
     return "\n".join(lines)
 
 
@@ -210,14 +305,21 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=["caps", "sac", "going_on", "best_source"])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
     parser.add_argument("--folder", type=Path, default=Path("runs/continuous"))
+    parser.add_argument("--shown", action="store_true", help="run nothing, and print what is there")
+    parser.add_argument("--json", type=Path, help="where to write what came of all runs of the table")
     given = parser.parse_args(arguments)
     th.set_num_threads(1)
-    for seed in given.seeds:
-        for name in given.tasks:
-            for method in given.methods:
-                found = run(name, method, seed, given.folder)
-                print(name, method, seed, f"{np.mean(found['curve']):.0f} {found['end']:.0f}", flush=True)
-    print(table(given.tasks, given.methods, given.seeds, given.folder))
+    if not given.shown:
+        for seed in given.seeds:
+            for name in given.tasks:
+                for method in given.methods:
+                    found = run(name, method, seed, given.folder)
+                    print(name, method, seed, f"{np.mean(found['curve']):.0f} {found['end']:.0f}", flush=True)
+    runs = known_runs(given.tasks, given.methods, given.seeds, given.folder)
+    if given.json is not None:
+        with atomic_write(given.json) as opened:
+            opened.write(json.dumps(runs).encode())
+    print(table(runs))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from sb3_caps.cup import CUP
     from sb3_caps.files.export import export_source
     from sb3_caps.ibrl import IBRL
-    from sb3_caps.jump_start import JumpStart
+    from sb3_caps.jump_start import ContinuousJumpStart, JumpStart
     from sb3_caps.library import PolicyLibrary
     from sb3_caps.ops_tl import OPSTL
     from sb3_caps.prql import PRQL
@@ -30,6 +30,7 @@ __all__ = [
     "PAPER",
     "PRQL",
     "ContinuousCAPS",
+    "ContinuousJumpStart",
     "JumpStart",
     "PiecewiseLinear",
     "PolicyLibrary",
@@ -52,6 +53,7 @@ _WHERE = {
     "OPSTL": "ops_tl",
     "PAPER": "caps",
     "PRQL": "prql",
+    "ContinuousJumpStart": "jump_start",
     "JumpStart": "jump_start",
     "QDagger": "qdagger",
     "PiecewiseLinear": "reuse.schedules",

@@ -317,6 +317,25 @@ def test_what_was_learned_stays_when_it_goes_on_with_other_sources(tmp_path: Pat
 # As in SAC
 
 
+def test_without_sources_it_learns_as_sac_does_from_a_buffer_smaller_than_a_batch(tmp_path: Path) -> None:
+    def learned(algorithm: Any) -> Any:
+        small: dict[str, Any] = {"learning_starts": 20, "policy_kwargs": {"net_arch": [8]}, "seed": 0, "device": "cpu"}
+        model = algorithm("MlpPolicy", ToyBox(), buffer_size=60, batch_size=64, **small)
+        return model.learn(100)
+
+    ours, sac = learned(ContinuousCAPS), learned(SAC)
+    expected = sac.policy.state_dict()
+    assert all(th.equal(value, expected[key]) for key, value in ours.policy.state_dict().items())
+    # Steps of others can be added, and TensorBoard says who acted
+    seen = np.zeros((1, 2), dtype=np.float32)
+    ours.replay_buffer.add(seen, seen, seen, np.zeros(1), np.zeros(1, dtype=bool), [{}])
+    ours.tensorboard_log = str(tmp_path)
+    ours.learn(50, reset_num_timesteps=False)
+    assert {each.name for each in ours._tracker.behaviours} == {"exploring"}
+    with pytest.raises(ValueError, match="Pass source_actions"):
+        make().replay_buffer.add(seen, seen, seen, np.zeros(1), np.zeros(1, dtype=bool), [{}])
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

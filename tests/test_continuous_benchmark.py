@@ -1,10 +1,13 @@
 """The benchmark of continuous actions: it trains sources, runs, goes on where it was, and prints a table."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
+from stable_baselines3 import SAC
 
 from benchmarks import continuous as benchmark
 from tests.toy_box import ToyBox
@@ -30,6 +33,13 @@ def test_every_method_runs_once(tmp_path: Path, capsys: pytest.CaptureFixture[st
     written = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*")}
     benchmark.main(arguments)
     assert {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*")} == written
+    # What there is makes the same table, and one file
+    capsys.readouterr()
+    benchmark.main([*arguments, "--shown", "--seeds", "0", "1", "--json", str(tmp_path / "all.json")])
+    assert capsys.readouterr().out.strip() == printed[printed.index("| task") :].strip()
+    kept = json.loads((tmp_path / "all.json").read_text())["toy"]
+    assert kept.keys() == set(benchmark.METHODS)
+    assert kept["portfolio"]["0"]["end"] == max(kept["sac"]["0"]["end"], kept["best_source"]["0"]["end"])
 
 
 def test_pendulums_differ() -> None:
@@ -43,10 +53,25 @@ def test_pendulums_differ() -> None:
         assert reversed_below.action(np.ones(1)).tolist() == [sign]
 
 
-def test_robots_differ() -> None:
+def test_robots_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("mujoco")
-    gravity = benchmark.double_pendulum(1.5).unwrapped.model.opt.gravity[2]  # type: ignore[attr-defined]
-    assert gravity == pytest.approx(-9.81 * 1.5)
-    for side in (1, -1):
-        env: gym.Env = benchmark.reacher(side)
-        assert all(env.reset(seed=seed)[0][4] * side > 0 for seed in range(5))
+    # Where MuJoCo writes its warnings
+    monkeypatch.chdir(tmp_path)
+    found, known = benchmark.TASKS["half_cheetah"].make(), benchmark.body("HalfCheetah-v5")
+    changed: Any = found.unwrapped.model  # type: ignore[attr-defined]
+    original: Any = known.unwrapped.model  # type: ignore[attr-defined]
+    assert changed.body_mass[1] == pytest.approx(1.5 * original.body_mass[1])
+    assert changed.actuator_gear[:, 0] == pytest.approx(0.8 * original.actuator_gear[:, 0])
+    heavy: Any = benchmark.TASKS["double_pendulum"].make().unwrapped.model  # type: ignore[attr-defined]
+    assert heavy.opt.gravity[2] == pytest.approx(-9.81 * 1.5)
+    for name, place, middle in (("reacher", 4, 0.0), ("pusher", 17, 0.45)):
+        for side, (make, _) in zip((-1, 1), benchmark.TASKS[name].sources.values(), strict=True):
+            env: gym.Env = make()
+            assert all(env.reset(seed=seed)[0][place] * side > middle * side for seed in range(5))
+
+
+def test_untrained_sources_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(benchmark, "SETTINGS", {"policy_kwargs": {"net_arch": [8]}, "device": "cpu"})
+    files = benchmark.source_files(benchmark.TASKS["pendulum_mass_useless"], tmp_path)
+    one, other = (SAC.load(file, device="cpu").predict(np.ones(3))[0] for file in files)
+    assert one != pytest.approx(other)

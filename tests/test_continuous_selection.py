@@ -139,6 +139,19 @@ def test_what_was_kept_takes_over_after_a_collapse() -> None:
     assert selector.decide() == BEST[OPTIONS]
 
 
+def test_one_worse_episode_is_enough_to_act_by_what_was_kept() -> None:
+    selector = surveyed()
+    # Long enough that three episodes of it are remembered
+    tell(selector, EXPLORING, 5.0, 100)
+    tell(selector, EXPLORING, 20.0, 3)
+    selector.keep()
+    tell(selector, EXPLORING, 8.0)
+    assert selector.decide() == BEST[OPTIONS]
+    # What was kept had been lucky
+    tell(selector, BEST[OPTIONS], 10.0, 3)
+    assert selector.decide() == OPTIONS
+
+
 def test_old_episodes_are_forgotten_but_one() -> None:
     selector = surveyed()
     tell(selector, OPTIONS, 5.0, 3)

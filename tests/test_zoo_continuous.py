@@ -32,7 +32,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("algo", ["continuous_caps", "cup", "ibrl"])
+@pytest.mark.parametrize("algo", ["continuous_caps", "cup", "ibrl", "continuous_jump_start"])
 def test_a_run_trains_evaluates_and_is_watched(algo: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "--algo", algo, *PENDULUM, *QUICK, "-tb", "tb", "-params", SOURCE, *SMALL]) == 0
     run = folder / "logs" / algo / "Pendulum-v1_1"
@@ -92,7 +92,9 @@ def test_changed_robots_reuse_the_latest_run_of_sac(folder: Path, capsys: pytest
 
 
 def test_every_entry_has_what_the_algorithms_take() -> None:
-    files = {algo: find_config(algo, "Pendulum-v1") for algo in ("continuous_caps", "cup", "ibrl")}
+    files = {
+        algo: find_config(algo, "Pendulum-v1") for algo in ("continuous_caps", "cup", "ibrl", "continuous_jump_start")
+    }
     assert len(set(files.values())) == 1
     file = files["cup"]
     assert file is not None

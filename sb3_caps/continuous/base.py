@@ -18,6 +18,7 @@ from sb3_caps.continuous import losses
 from sb3_caps.continuous.buffers import SourceDictReplayBuffer, SourceReplayBuffer, SourceReplayBufferSamples
 from sb3_caps.continuous.options import BoxOptionSet
 from sb3_caps.continuous.policies import CnnPolicy, ContinuousCAPSPolicy, MlpPolicy, MultiInputPolicy
+from sb3_caps.reuse import checks
 from sb3_caps.reuse.base import PolicyReuse
 from sb3_caps.reuse.options import SourceStates
 
@@ -82,6 +83,10 @@ class ContinuousReuseAlgorithm(PolicyReuse, SAC):
         self.replay_buffer_class = buffer_class or needed
         if self.n_steps != 1:
             raise ValueError(f"n_steps must be 1, not {self.n_steps}: {name} has no longer backups.")
+
+    def _check_buffer_size(self) -> None:
+        # A batch may hold a transition twice, as in SAC
+        checks.check_buffer_size(self.buffer_size, 1, self.n_envs)
 
     def _policy_arguments(self) -> dict[str, Any]:
         return {"options": self.options, "gate": self.gate}

@@ -120,17 +120,20 @@ class SourceReplayBuffer(ReplayBuffer):
         self.rng = np.random.default_rng()
         self.answers = SourceAnswers(self.buffer_size, (self.n_envs, n_sources, self.action_dim))
 
-    def add(  # type: ignore[override]
-        self, *args: Any, source_actions: np.ndarray, next_source_actions: np.ndarray
+    def add(
+        self, *args: Any, source_actions: np.ndarray | None = None, next_source_actions: np.ndarray | None = None
     ) -> None:
         """
         Add one step of all environments.
 
         :param args: see SB3
         :param source_actions: what each source does before the step, of shape (environments, sources, dimensions)
-        :param next_source_actions: what each source does after it
+        :param next_source_actions: what each source does after it; both may be left out where there are no sources
         """
-        self.answers.add(self.pos, source_actions, next_source_actions)
+        if self.n_sources:
+            if source_actions is None or next_source_actions is None:
+                raise ValueError(f"Pass source_actions and next_source_actions: it is for {self.n_sources} sources.")
+            self.answers.add(self.pos, source_actions, next_source_actions)
         super().add(*args)
 
     def map_sources(self, places: np.ndarray, ask: Callable[[int, Any], np.ndarray | None]) -> None:

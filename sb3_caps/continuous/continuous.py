@@ -9,7 +9,7 @@ from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.noise import ActionNoise
 from stable_baselines3.common.type_aliases import GymEnv, PyTorchObs, Schedule
 
-from sb3_caps.caps.gate import ACTOR, BEST, MIXING, OPTIONS, RANDOM
+from sb3_caps.caps.gate import ACTOR, BEST, EXPLORING, MIXING, OPTIONS, RANDOM
 from sb3_caps.caps.reports import ReuseReports
 from sb3_caps.continuous import losses
 from sb3_caps.continuous.base import ActorSample, ContinuousReuseAlgorithm
@@ -239,10 +239,8 @@ class ContinuousCAPS(GrowingSources, ReuseReports, ContinuousReuseAlgorithm):
         if new:
             self._tracker = EpisodeTracker(self.n_envs, judging_discount(self.gamma), longest_trial(self.gamma))
             self._guides, self._guided_steps = np.zeros((2, self.n_envs), dtype=np.int64)
-        if not self.options.n_sources:
-            return
         for env in self._tracker.waiting:
-            behaviour = self.selector.select(env)
+            behaviour = self.selector.select(env) if self.options.n_sources else EXPLORING
             self._tracker.start(env, behaviour)
             self._guided_steps[env] = 0
             guide = self.selector.guide

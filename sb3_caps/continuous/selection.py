@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,8 +21,6 @@ CHANGING = (*LEARNING, OPTIONS)
 BETTER = 0.7
 # By how many standard errors a source must be worse than random actions to be disabled
 DISABLE_ERRORS = 3.0
-# By how many the learner must have got worse
-COLLAPSE_ERRORS = 1.0
 
 
 @dataclass(frozen=True)
@@ -112,6 +110,23 @@ class ContinuousSelector:
     def source_names(self) -> list[str]:
         """The names of the sources, in their order."""
         return [each.name for each in self.sources]
+
+    def restore(
+        self, evidence: dict[str, Evidence], rewards: dict[str, Evidence], lengths: dict[str, Evidence]
+    ) -> None:
+        """
+        Go on from what is known of each behaviour.
+
+        :param evidence: by name
+        :param rewards: by name
+        :param lengths: by name
+        """
+        self.evidence, self.rewards, self.lengths = dict(evidence), dict(rewards), dict(lengths)
+        tried = {RANDOM.name, *self.source_names}
+        self.range = _range(evidence.values())
+        self.range_tried = _range(each for name, each in evidence.items() if name in tried)
+        self.steps = int(sum(each.n * each.mean for each in lengths.values()))
+        self.surveying = any(self.of(source).n == 0 for source in self.sources)
 
     def begin(self, total_steps: int) -> None:
         """
@@ -265,16 +280,25 @@ class ContinuousSelector:
 
     def decide(self) -> Behaviour:
         """
-        :return: the learner or the source that is worth most with confidence; in place of the learner, that as it was
-            at its best, if this was better with confidence: one that did best has had luck, too
+        :return: the learner or the source that is worth most with confidence. The learner is that of now or as it was
+            at its best, by the higher mean: what learned on may have got worse, and few episodes tell it
         """
-        kept, known = self.of(BEST[OPTIONS]), self.of(self.learner)
-        collapsed = kept.beats(known, self.spread, COLLAPSE_ERRORS)
-        learned, worth = (
-            (BEST[OPTIONS], self._worth(BEST[OPTIONS])) if collapsed else (OPTIONS, self._worth(self.learner))
-        )
+        kept, learner = BEST[OPTIONS], self.learner
+        learned = max(OPTIONS, kept, key=lambda each: self._mean(learner if each == OPTIONS else each))
+        worth = self._worth(learner if learned == OPTIONS else kept)
         best = max(self.sources, key=self._worth, default=OPTIONS)
         return learned if worth >= self._worth(best) else best
+
+    def _mean(self, behaviour: Behaviour) -> float:
+        known = self.of(behaviour)
+        return known.mean if known.n else -np.inf
+
+
+def _range(known: Iterable[Evidence]) -> tuple[float, float]:
+    """:return: about the lowest and the highest return"""
+    tried = [each for each in known if each.n]
+    lowest = min((each.mean - each.std for each in tried), default=np.inf)
+    return lowest, max((each.mean + each.std for each in tried), default=-np.inf)
 
 
 def _chance(one: Evidence, other: Evidence, spread: float) -> float:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch as th
+from gymnasium import spaces
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv
@@ -31,14 +32,14 @@ from sb3_caps.files.plain import Kind, check_no_marks
 from sb3_caps.files.saved_models import ModelPath
 from sb3_caps.files.schema import (
     ACTIVATIONS,
-    ARGUMENTS,
-    CAPS_NETWORK,
     EXTRACTORS,
     MODEL,
+    MODEL_ARGUMENTS,
     POLICY,
     POLICY_ARGUMENTS,
     PROGRESS,
     SOURCE,
+    WITH_SOURCES,
 )
 from sb3_caps.reuse.options import OptionSet
 from sb3_caps.reuse.scale import ReturnScale
@@ -49,8 +50,12 @@ Model = TypeVar("Model", bound=BaseAlgorithm)
 POLICIES = {
     "dqn": "stable_baselines3.dqn.policies:DQNPolicy",
     "actor-critic": "stable_baselines3.common.policies:ActorCriticPolicy",
+    "sac": "stable_baselines3.sac.policies:SACPolicy",
+    "td3": "stable_baselines3.td3.policies:TD3Policy",
     "caps": "sb3_caps.caps.policies:CAPSPolicy",
+    "continuous": "sb3_caps.continuous.policies:ContinuousCAPSPolicy",
 }
+PLAIN = "plain policies of DQN, PPO, A2C, SAC, TD3, DDPG and CAPS"
 # Arguments that a model keeps under another name
 KEPT_AS = {"stats_window_size": "_stats_window_size", "exploration_schedule": "given_exploration_schedule"}
 
@@ -59,7 +64,8 @@ def export_source(source: Any, path: str | Path) -> None:
     """
     Write a source policy as arrays and a plain description, which ``as_source`` reads without running anything.
 
-    Plain policies of DQN, PPO, A2C and CAPS can be exported: those of standard layers, for vectors, images or numbers.
+    Plain policies of DQN, PPO, A2C, SAC, TD3, DDPG and CAPS can be exported: those of standard layers, for vectors,
+    images or numbers.
 
     :param source: anything that ``as_source`` takes
     :param path: the file; ``.npz`` is added to a path without a suffix
@@ -70,7 +76,7 @@ def export_source(source: Any, path: str | Path) -> None:
 
 def export_model(model: BaseAlgorithm, path: str | Path) -> None:
     """
-    Write a CAPS model as arrays and a plain description, which ``CAPS.load`` and ``as_source`` read without running
+    Write a model of CAPS as arrays and a plain description, which ``load`` and ``as_source`` read without running
     anything. It acts as the model does, knows what sources and learner are worth, and learns on with a fresh optimizer
     and an empty replay buffer.
 
@@ -78,20 +84,28 @@ def export_model(model: BaseAlgorithm, path: str | Path) -> None:
     :param path: the file; ``.npz`` is added to a path without a suffix
     """
     name = type(model).__name__
-    if name != "CAPS":
-        raise ValueError(f"{name} cannot be exported as a model, only CAPS: see export_source for what it has learned.")
+    if name not in MODEL_ARGUMENTS:
+        only = " and ".join(MODEL_ARGUMENTS)
+        raise ValueError(
+            f"{name} cannot be exported as a model, only {only}: see export_source for what it has learned."
+        )
     state: dict[str, Any] = vars(model)
     arrays: dict[str, np.ndarray] = {}
-    arguments, left_out = _describe_arguments(model)
-    content = {
+    arguments, left_out = _describe_arguments(model, MODEL_ARGUMENTS[name])
+    content: dict[str, Any] = {
         "algorithm": name,
         "policy": _describe_policy(model.policy, arrays, "model", name),
         "arguments": arguments,
-        "progress": {key: as_plain(state[key]) for key in PROGRESS},
+        "progress": {key: as_plain(state[key]) for key in PROGRESS[name]},
         "selector": {key: _states(state["selector"], key) for key in ("evidence", "rewards")},
         "use": describe_use(state["_use"]),
-        "return_scale": float(state["_scale"].value),
     }
+    if name == "CAPS":
+        content["return_scale"] = float(state["_scale"].value)
+    else:
+        content["selector"]["lengths"] = _states(state["selector"], "lengths")
+        learned = state["log_ent_coef"]
+        content["entropy_coefficient"] = (state["ent_coef_tensor"] if learned is None else learned.exp()).item()
     _write(path, "model", MODEL, content, arrays)
     if left_out:
         warnings.warn(f"Not exported, pass it to load: {'; '.join(left_out)}.", stacklevel=3)
@@ -147,11 +161,15 @@ def model_from_export(
     if found not in [base.__name__ for base in algorithm.__mro__]:
         raise ValueError(f"{path} is not a {algorithm.__name__} model, this is a {found}: pass it in source_policies.")
     described = content["policy"]
-    own = {key: value for key, value in described["arguments"].items() if key in CAPS_NETWORK}
+    own = {
+        key: value for key, value in described["arguments"].items() if key in WITH_SOURCES.get(described["kind"], {})
+    }
     policy_kwargs = _layer_arguments(described) | own | (given.get("policy_kwargs") or {})
     arguments = {**content["arguments"], **given, "policy_kwargs": policy_kwargs}
     create: Callable[..., Any] = algorithm
-    model = create(pkgutil.resolve_name(POLICIES["caps"]), env, device=device, **arguments, _init_setup_model=False)
+    model = create(
+        pkgutil.resolve_name(POLICIES[described["kind"]]), env, device=device, **arguments, _init_setup_model=False
+    )
     if model.env is not None:
         check_for_correct_spaces(model.env, *spaces)
     model.observation_space, model.action_space = spaces
@@ -211,13 +229,14 @@ class _NoLargerThan(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def _describe_arguments(model: BaseAlgorithm) -> tuple[dict[str, Any], list[str]]:
+def _describe_arguments(model: BaseAlgorithm, kinds: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """
     :param model: a model
+    :param kinds: of its arguments, by name
     :return: the arguments of its constructor in plain values, and why others are left out
     """
     arguments, left_out = {}, []
-    for name, kind in ARGUMENTS.items():
+    for name, kind in kinds.items():
         value = as_plain(vars(model)[KEPT_AS.get(name, name)])
         try:
             kind.read(value, name)
@@ -226,10 +245,13 @@ def _describe_arguments(model: BaseAlgorithm) -> tuple[dict[str, Any], list[str]
         except ValueError as error:
             left_out.append(str(error))
     code = [
-        f"policy_kwargs[{name!r}]" for name in ("optimizer_class", "optimizer_kwargs") if name in model.policy_kwargs
+        f"policy_kwargs[{name!r}]"
+        for name in sorted(model.policy_kwargs.keys() & {"optimizer_class", "optimizer_kwargs"})
     ]
     parameters = inspect.signature(type(model)).parameters
-    code += [name for name in ("selector_class", "loss_fn") if vars(model)[name] is not parameters[name].default]
+    own = [name for name in ("selector_class", "loss_fn") if name in parameters]
+    code += [name for name in own if vars(model)[name] is not parameters[name].default]
+    code += ["action_noise"] * (vars(model).get("action_noise") is not None)
     return arguments, [*left_out, *(f"{name} is code" for name in code)]
 
 
@@ -252,9 +274,12 @@ def _fill(model: Any, content: dict[str, Any], arrays: dict[str, np.ndarray]) ->
     model.source_names = model.options.source_names
     vars(model).update(content["progress"])
     vars(model)["_use"] = build_use(content["use"], len(model.options))
-    vars(model)["_scale"] = scale = ReturnScale(model.gamma, model.n_envs)
-    scale.value = content["return_scale"]
+    if "return_scale" in content:
+        vars(model)["_scale"] = scale = ReturnScale(model.gamma, model.n_envs)
+        scale.value = content["return_scale"]
     model._setup_model()
+    if vars(model).get("log_ent_coef") is not None:
+        model.log_ent_coef.data.fill_(math.log(max(content["entropy_coefficient"], 1e-30)))
     model.policy.load_state_dict(_state(model.policy, arrays, "model"))
     # With other sources, or without `safe`, a model acts by what it can; else as it did
     known_sources = {*model.options.source_names}
@@ -318,12 +343,10 @@ def _describe_policy(given: BasePolicy, arrays: dict[str, np.ndarray], prefix: s
         refused = f"a policy with a {policy.features_extractor_class.__name__}"
     elif policy.activation_fn not in ACTIVATIONS.values():
         refused = f"a policy with {getattr(policy.activation_fn, '__name__', policy.activation_fn)}"
-    elif getattr(policy, "use_sde", False):
+    elif policy._get_constructor_parameters().get("use_sde", False):
         refused = "a policy with use_sde"
     if kind is None or refused is not None:
-        raise ValueError(
-            f"'{name}' is {refused} and cannot be exported, only plain policies of DQN, PPO, A2C and CAPS: save it."
-        )
+        raise ValueError(f"'{name}' is {refused} and cannot be exported, only {PLAIN}: save it.")
     # Not all that a policy of SB3 takes is among these
     parameters = {**vars(policy), **policy._get_constructor_parameters()}
     description: dict[str, Any] = {
@@ -335,7 +358,7 @@ def _describe_policy(given: BasePolicy, arrays: dict[str, np.ndarray], prefix: s
         "features_extractor_kwargs": as_plain(policy.features_extractor_kwargs),
         "arguments": {key: as_plain(parameters[key]) for key in POLICY_ARGUMENTS[kind]},
     }
-    if kind == "caps":
+    if kind in WITH_SOURCES:
         options: OptionSet = policy.options
         controller = policy.gate.controller
         description["options"] = {
@@ -395,11 +418,13 @@ def _build_options(
 ) -> tuple[OptionSet, Any]:
     """:return: the options of a policy of CAPS, and which of them it acts by"""
     from sb3_caps.caps.gate import Gate  # models import what exports them
+    from sb3_caps.continuous.options import BoxOptionSet
 
     given = description["options"]
     sources = [_build_source(source, arrays, f"{prefix}/{i}") for i, source in enumerate(given["sources"])]
     emitted = build_space(given["observation_space"], arrays, f"{prefix}/emitted")
-    options = OptionSet(sources, emitted, action_space)
+    options_class: type[OptionSet] = BoxOptionSet if isinstance(action_space, spaces.Box) else OptionSet
+    options = options_class(sources, emitted, action_space)
     options.normalizer = build_normalizer(given["normalizer"], arrays, f"{prefix}/emitted", emitted)
     gate = Gate(description["gate"]["controller"], set(description["gate"]["disabled"]))
     if gate.controller.is_source and gate.controller.name not in options.source_names:
@@ -419,7 +444,7 @@ def _build_policy(description: dict[str, Any], arrays: dict[str, np.ndarray], pr
     kind = description["kind"]
     observation_space, action_space = _build_spaces(description, arrays, prefix)
     arguments = description["arguments"] | _layer_arguments(description)
-    if kind == "caps":
+    if kind in WITH_SOURCES:
         arguments["options"], arguments["gate"] = _build_options(description, arrays, prefix, action_space)
     policy = pkgutil.resolve_name(POLICIES[kind])(observation_space, action_space, lambda _: 1e-4, **arguments)
     found = _state(policy, arrays, prefix)

@@ -1,5 +1,6 @@
 """What a description of a source or a model may hold: every field and its kind. All else is refused."""
 
+import math
 import pkgutil
 from collections.abc import Callable
 from functools import cache
@@ -21,6 +22,7 @@ from sb3_caps.files.plain import (
     number,
     optional,
     record,
+    refused,
     sequence,
     table,
     variant,
@@ -37,6 +39,8 @@ LARGEST_BUFFER = 10**7
 MOST_LAYERS = 32
 
 COUNT, SHARE = integer(), number(0, 1)
+# SB3 reads the number at the end
+ENT_COEF = Kind("auto, or auto_ and a number", lambda found, where: _read_ent_coef(found, where))
 SCHEDULE = variant(
     "schedule",
     {
@@ -61,7 +65,7 @@ EVIDENCE = record(
     },
     build=lambda **state: Evidence.from_state(state),
 )
-SELECTOR = record({"evidence": table(EVIDENCE), "rewards": table(EVIDENCE)})
+SELECTOR = record({"evidence": table(EVIDENCE), "rewards": table(EVIDENCE)}, {"lengths": table(EVIDENCE)})
 GATE = record(
     {
         "controller": record({"name": NAME, "is_source": BOOLEAN}, build=Behaviour),
@@ -71,7 +75,7 @@ GATE = record(
 USE = record({"steps": sequence(COUNT), "choices": sequence(COUNT), "agreeing": COUNT})
 
 LAYERS = sequence(integer(1), MOST_LAYERS)
-NET_ARCH = either(LAYERS, record({}, {"pi": LAYERS, "vf": LAYERS}))
+NET_ARCH = either(LAYERS, record({}, {"pi": LAYERS, "vf": LAYERS, "qf": LAYERS}))
 NETWORK = {"net_arch": NET_ARCH, "normalize_images": BOOLEAN}
 # What a user of CAPS passes as policy_kwargs, and what its algorithm passes beside that
 CAPS_NETWORK = {
@@ -87,12 +91,29 @@ CAPS_LEARNING = {
     "margin": number(0),
     "actor_learning_rate": number(0),
 }
+TWIN_NETWORK = {**NETWORK, "n_critics": integer(1, MOST_LAYERS), "share_features_extractor": BOOLEAN}
+CONTINUOUS_NETWORK = {**TWIN_NETWORK, "execution": CAPS_NETWORK["execution"]}
 # What a policy takes beside its activation and its extractor, by kind
 POLICY_ARGUMENTS = {
     "dqn": NETWORK,
     "actor-critic": {**NETWORK, "share_features_extractor": BOOLEAN},
+    "sac": TWIN_NETWORK,
+    "td3": TWIN_NETWORK,
     "caps": {**CAPS_NETWORK, **CAPS_LEARNING},
+    "continuous": CONTINUOUS_NETWORK,
 }
+# Those that have sources of their own: what a user passes as policy_kwargs
+WITH_SOURCES = {"caps": CAPS_NETWORK, "continuous": CONTINUOUS_NETWORK}
+
+
+def _read_ent_coef(found: Any, where: str) -> str:
+    start, _, value = found.partition("_") if isinstance(found, str) else ("", "", "")
+    try:
+        if start == "auto" and (found == start or math.isfinite(float(value))):
+            return str(found)
+    except ValueError:
+        pass
+    raise refused(where, ENT_COEF.accepts, found)
 
 
 def _read_policy(found: Any, where: str) -> Any:
@@ -115,7 +136,7 @@ _POLICY = variant(
         kind: record(
             _OF_EACH_POLICY
             | {"arguments": record(arguments)}
-            | ({"options": _OPTIONS, "gate": GATE} if kind == "caps" else {}),
+            | ({"options": _OPTIONS, "gate": GATE} if kind in WITH_SOURCES else {}),
             build=lambda kind=kind, **fields: {"kind": kind, **fields},
         )
         for kind, arguments in POLICY_ARGUMENTS.items()
@@ -199,27 +220,58 @@ ARGUMENTS: dict[str, Kind] = {
     "normalize_returns": BOOLEAN,
     "safe": BOOLEAN,
 }
+_SHARED = (
+    "learning_rate buffer_size learning_starts batch_size tau gamma train_freq gradient_steps optimize_memory_usage "
+    "n_steps target_update_interval stats_window_size verbose seed safe"
+)
+CONTINUOUS_ARGUMENTS: dict[str, Kind] = {
+    **{name: ARGUMENTS[name] for name in _SHARED.split()},
+    "replay_buffer_kwargs": record({}, {"handle_timeout_termination": BOOLEAN}),
+    "ent_coef": either(number(0), ENT_COEF),
+    "target_entropy": either(number(), choice("auto")),
+    "use_sde": BOOLEAN,
+    "sde_sample_freq": integer(-1),
+    "use_sde_at_warmup": BOOLEAN,
+    "pull": number(0),
+    "selection_kwargs": group_of_arguments("sb3_caps.continuous.selection:Selection"),
+}
 NOT_EXPORTED = {"policy", "env", "device", "policy_kwargs", "replay_buffer_class", "source_policies", "tensorboard_log"}
 NOT_EXPORTED |= {"selector_class", "loss_fn"}
 # How far a model has come, by the names of its attributes
-PROGRESS = {
+_PROGRESS = {
     "num_timesteps": COUNT,
     "_n_updates": COUNT,
-    "_n_calls": COUNT,
     "_episode_num": COUNT,
-    "exploration_rate": number(),
     "_current_progress_remaining": number(),
-    "_actor_steps": COUNT,
-    "_actor_started": BOOLEAN,
 }
-MODEL = record(
-    {
-        "algorithm": choice("CAPS"),
+PROGRESS = {
+    "CAPS": {
+        **_PROGRESS,
+        "_n_calls": COUNT,
+        "exploration_rate": number(),
+        "_actor_steps": COUNT,
+        "_actor_started": BOOLEAN,
+    },
+    "ContinuousCAPS": {**_PROGRESS, "_owed_steps": COUNT, "_n_batches": COUNT, "_is_cloned": BOOLEAN},
+}
+
+
+def _model(name: str, arguments: dict[str, Kind], others: dict[str, Kind]) -> Kind:
+    parts = {
         "policy": POLICY,
-        "arguments": record({"safe": BOOLEAN}, ARGUMENTS),
-        "progress": record(PROGRESS),
+        "arguments": record({"safe": BOOLEAN}, arguments),
+        "progress": record(PROGRESS[name]),
         "selector": SELECTOR,
         "use": USE,
-        "return_scale": number(0),
     }
+    return record(parts | others, build=lambda **fields: {"algorithm": name, **fields})
+
+
+MODEL_ARGUMENTS = {"CAPS": ARGUMENTS, "ContinuousCAPS": CONTINUOUS_ARGUMENTS}
+MODEL = variant(
+    "algorithm",
+    {
+        "CAPS": _model("CAPS", ARGUMENTS, {"return_scale": number(0)}),
+        "ContinuousCAPS": _model("ContinuousCAPS", CONTINUOUS_ARGUMENTS, {"entropy_coefficient": number(0)}),
+    },
 )

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from sb3_caps.reuse.checks import check_number, check_whole_number
+from sb3_caps.reuse.checks import check_number
 from sb3_caps.reuse.episodes import Behaviour, EpisodeResult
 from sb3_caps.reuse.episodic import EpisodicReuseAlgorithm
 from sb3_caps.reuse.evidence import Evidence
@@ -117,11 +117,23 @@ class JumpStart(EpisodicReuseAlgorithm):
 
     def _check_arguments(self) -> None:
         super()._check_arguments()
-        for name in ("trial_episodes", "average_episodes", "curriculum_stages"):
-            check_whole_number(name, getattr(self, name), at_least=1)
-        check_number("tolerance", self.tolerance, at_least=0.0, at_most=1.0)
+        check_curriculum(self)
 
     def _reuse_probabilities(self, steps: np.ndarray) -> np.ndarray:
         # A source that is tried acts in every step
         guided = [each.steps if isinstance(each, Guided) else np.inf for each in self._tracker.behaviours]
         return (steps < guided).astype(np.float64)
+
+
+def check_curriculum(model: Any) -> None:
+    """
+    Refuse arguments that make no curriculum.
+
+    :param model: a ``JumpStart``, of whatever actions
+    """
+    check_whole_numbers(
+        trial_episodes=model.trial_episodes,
+        average_episodes=model.average_episodes,
+        curriculum_stages=model.curriculum_stages,
+    )
+    check_number("tolerance", model.tolerance, at_least=0.0, at_most=1.0)

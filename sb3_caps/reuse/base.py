@@ -196,6 +196,10 @@ class PolicyReuse(OffPolicyAlgorithm):
         assert self.env is not None
         return action_masks_of(self.env) if self._has_action_masks else None
 
+    def _check_buffer_size(self) -> None:
+        """Refuse a replay buffer that cannot be learned from."""
+        checks.check_buffer_size(self.buffer_size, self.batch_size, self.n_envs)
+
     def _setup_learn(
         self,
         total_timesteps: int,
@@ -204,7 +208,7 @@ class PolicyReuse(OffPolicyAlgorithm):
         tb_log_name: str = "run",
         progress_bar: bool = False,
     ) -> tuple[int, BaseCallback]:
-        checks.check_buffer_size(self.buffer_size, self.batch_size, self.n_envs)
+        self._check_buffer_size()
         observed = self._last_obs
         setup = super()._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
         # Not told by the starts of episodes: all may have ended in the last step before a stop

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.dqn.dqn import DQN
 
-from sb3_caps import CAPS, CUP, IBRL, OPSTL, PRQL, ContinuousCAPS, JumpStart, QDagger
+from sb3_caps import CAPS, CUP, IBRL, OPSTL, PRQL, ContinuousCAPS, ContinuousJumpStart, JumpStart, QDagger
 from sb3_caps.extras import require
 
 zoo_utils = require("rl_zoo3.utils", "zoo")
@@ -22,6 +22,7 @@ ALGORITHMS: dict[str, type[BaseAlgorithm]] = {
     "continuous_caps": ContinuousCAPS,
     "cup": CUP,
     "ibrl": IBRL,
+    "continuous_jump_start": ContinuousJumpStart,
 }
 
 Suggestion: TypeAlias = Callable[[Any, str], Any]
@@ -36,20 +37,22 @@ def _between(low: float, high: float, log: bool = False) -> Suggestion:
     return suggest
 
 
+CURRICULUM: dict[str, Suggestion] = {
+    "curriculum_stages": _between(2, 20),
+    "tolerance": _between(0.02, 0.5, log=True),
+    "average_episodes": _between(1, 10),
+}
 # What is sampled for each algorithm, beside the hyperparameters of DQN or SAC
 SAMPLED: dict[str, dict[str, Suggestion]] = {
     "caps": {"termination_regularization": _between(1e-3, 0.1, log=True), "sequence_length_pow": _between(0, 4)},
     "prql": {"reuse_decay": _between(0.9, 0.999), "temperature_growth": _between(0.005, 0.5, log=True)},
     "ops_tl": {"reuse_decay": _between(0.9, 0.999), "bandit_exploration": _between(0.05, 2.0, log=True)},
-    "jump_start": {
-        "curriculum_stages": _between(2, 20),
-        "tolerance": _between(0.02, 0.5, log=True),
-        "average_episodes": _between(1, 10),
-    },
+    "jump_start": CURRICULUM,
     "qdagger": {"teacher_fraction": _between(0.02, 0.3, log=True), "temperature": _between(0.001, 0.1, log=True)},
     "continuous_caps": {"pull": _between(0.5, 20.0, log=True)},
     "cup": {"guidance": _between(0.1, 10.0, log=True), "bound": _between(0.05, 1.0, log=True)},
     "ibrl": {},
+    "continuous_jump_start": CURRICULUM,
 }
 
 

@@ -13,7 +13,7 @@ from sb3_caps.zoo.runs import latest_model
 zoo_utils = require("rl_zoo3.utils", "zoo")
 
 # Peers that are compared have the same settings
-SAME_AS = {"cup": "continuous_caps", "ibrl": "continuous_caps"}
+SAME_AS = dict.fromkeys(("cup", "ibrl", "continuous_jump_start"), "continuous_caps")
 # What a source policy may say in a config when it is more than a string.
 SOURCE_KEYS = ("source", "kwargs", "name", "observation_map", "action_map")
 
