@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from sb3_caps.studies.reuse import get_task
-from sb3_caps.studies.reuse.report import Result, ablation_table, by_label, is_below, overall_table, wide_table
+from sb3_caps.studies.reuse.report import ablation_table, by_label, is_below, overall_table, wide_table
+from sb3_caps.studies.reuse.results import Result
 from sb3_caps.studies.reuse.statistics import (
     interquartile_mean,
     mean_difference,

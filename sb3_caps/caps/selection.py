@@ -69,8 +69,8 @@ class CAPSSelector(Selector):
     At first every source acts alone, and random actions for comparison: the survey. Then most episodes are for
     learning: the actor samples, or the values of options explore, with stretches of sources or without; what may pay
     most gets most of them. Some episodes are trials: of sources, and of the learners without exploration. What may be
-    the best is tried most, and what may be second to it (top-two Thompson sampling), so that evidence goes where it
-    decides something. What learns is not what it was, so that its older episodes count for less and less.
+    the best is tried most (Thompson sampling). What learns is not what it was, so that its older episodes count for less
+    and less.
 
     The model acts by a learner once that is better than the best source, and not by luck. The networks are kept where a
     learner comes to be worth more than ever, as they were at the start of the latest episode.
@@ -187,20 +187,22 @@ class CAPSSelector(Selector):
             self.running[left] -= 1
 
     def _to_try(self) -> Behaviour:
-        """One of the two that may be best. What was never tried comes first."""
+        """
+        What may be best. What was never tried comes first. After the survey every second trial is of what learns: a
+        decision between that and a source takes enough episodes of both.
+        """
         if self.surveying:
             candidates = [*self.sources, RANDOM]
         else:
             disabled = self.disabled
-            candidates = [each for each in self.sources if each.name not in disabled] + self.trial_learners
+            finished = [each for each in self.sources if each.name not in disabled]
             if self.kept is not None:
-                candidates.append(BEST[self.kept])
+                finished.append(BEST[self.kept])
+            candidates = finished if finished and self.rng.random() < 0.5 else self.trial_learners
         draws = np.array([self.of(each).draw(self.rng, self.spread) for each in candidates])
-        # Without evidence all are infinite, and alike but for what is under way
         running = np.array([self.running[each] for each in candidates])
-        order = np.lexsort((self.rng.random(len(draws)), running, -draws))
-        first = len(order) == 1 or np.isinf(draws[order[0]]) or self.rng.random() < 0.5
-        return candidates[order[0 if first else 1]]
+        # Without evidence all are infinite, and alike but for what is under way
+        return candidates[np.lexsort((self.rng.random(len(draws)), running, -draws))[0]]
 
     def _to_learn(self) -> Behaviour:
         """Mostly the learner that leads, the other one for a share."""

@@ -244,10 +244,8 @@ def _describe_arguments(model: BaseAlgorithm, kinds: Mapping[str, Any]) -> tuple
             arguments[name] = value
         except ValueError as error:
             left_out.append(str(error))
-    code = [
-        f"policy_kwargs[{name!r}]"
-        for name in sorted(model.policy_kwargs.keys() & {"optimizer_class", "optimizer_kwargs"})
-    ]
+    optimizers = sorted(model.policy_kwargs.keys() & {"optimizer_class", "optimizer_kwargs"})
+    code = [f"policy_kwargs[{name!r}]" for name in optimizers]
     parameters = inspect.signature(type(model)).parameters
     own = [name for name in ("selector_class", "loss_fn") if name in parameters]
     code += [name for name in own if vars(model)[name] is not parameters[name].default]

@@ -66,7 +66,7 @@ class ContinuousJumpStart(ContinuousReuseAlgorithm):
         if new:
             self._tracker = EpisodeTracker(self.n_envs, self.gamma, longest_trial(self.gamma))
             self._guides = np.full(self.n_envs, self.options.n_sources)
-            self.selector.begin()
+            self.selector.begin(self._total_timesteps)
         self.selector.rng = self.rng
         for env in self._tracker.waiting:
             behaviour = self.selector.select(env)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from sb3_caps.reuse.checks import check_number
+from sb3_caps.reuse.checks import check_number, check_whole_number
 from sb3_caps.reuse.episodes import Behaviour, EpisodeResult
 from sb3_caps.reuse.episodic import EpisodicReuseAlgorithm
 from sb3_caps.reuse.evidence import Evidence
@@ -131,9 +131,6 @@ def check_curriculum(model: Any) -> None:
 
     :param model: a ``JumpStart``, of whatever actions
     """
-    check_whole_numbers(
-        trial_episodes=model.trial_episodes,
-        average_episodes=model.average_episodes,
-        curriculum_stages=model.curriculum_stages,
-    )
+    for name in ("trial_episodes", "average_episodes", "curriculum_stages"):
+        check_whole_number(name, getattr(model, name), at_least=1)
     check_number("tolerance", model.tolerance, at_least=0.0, at_most=1.0)

@@ -12,7 +12,7 @@ from sb3_caps.studies.reuse.statistics import interquartile_mean, performance_pr
 from sb3_caps.studies.shared.plots import INK, draw_mean, method_colours, new_figure, tidy
 
 if TYPE_CHECKING:
-    from sb3_caps.studies.reuse.report import Result
+    from sb3_caps.studies.reuse.results import Result
 
 COLUMNS = 4
 # Far below random actions nothing is worth seeing, and curves that go there hide the rest
