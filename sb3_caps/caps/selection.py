@@ -69,8 +69,8 @@ class CAPSSelector(Selector):
     At first every source acts alone, and random actions for comparison: the survey. Then most episodes are for
     learning: the actor samples, or the values of options explore, with stretches of sources or without; what may pay
     most gets most of them. Some episodes are trials: of sources, and of the learners without exploration. What may be
-    the best is tried most (Thompson sampling). What learns is not what it was, so that its older episodes count for less
-    and less.
+    the best is tried most (Thompson sampling). What learns is not what it was: its older episodes count for less and
+    less.
 
     The model acts by a learner once that is better than the best source, and not by luck. The networks are kept where a
     learner comes to be worth more than ever, as they were at the start of the latest episode.
