@@ -23,6 +23,7 @@ from sb3_caps.caps.networks import OptionEstimates
 from sb3_caps.caps.policies import CAPSPolicy, CnnPolicy, MlpPolicy, MultiInputPolicy, OptionState
 from sb3_caps.caps.reports import ReuseReports
 from sb3_caps.caps.selection import Selection
+from sb3_caps.caps.student import Student, teach
 from sb3_caps.replay.batches import part
 from sb3_caps.replay.buffers import OptionReplayBuffer
 from sb3_caps.replay.type_aliases import OptionReplayBufferSamples
@@ -456,6 +457,18 @@ class CAPS(ReuseReports, OptionCollector):
                     th.nn.utils.clip_grad_norm_(parameters, settings.max_grad_norm)
                 policy.actor_optimizer.step()
         self.logger.record("train/actor_value_loss", float((values - targets).square().mean()))
+
+    def distill(self, env: GymEnv, n_steps: int = 20_000, n_eval_episodes: int = 20, **kwargs: Any) -> Student:
+        """
+        Teach a PPO model of SB3 to do what this model does, without asking any source: it can be deployed by itself.
+
+        :param env: environments of the task to act in, others than those of training
+        :param n_steps: how many steps to learn from
+        :param n_eval_episodes: how many episodes of both to compare at the end
+        :param kwargs: arguments of PPO, for example ``policy_kwargs`` for a smaller network
+        :return: the student, with its return beside that of this model
+        """
+        return teach(self, env, n_steps, n_eval_episodes, **kwargs)
 
     def predict(
         self,
