@@ -69,7 +69,7 @@ def test_actions_start_at_zero() -> None:
             {"selection_kwargs": {"survey_share": -0.1}},
             r"selection_kwargs\['survey_share'\] must be a number from 0 to 1, not -0.1",
         ),
-        ({"selection_kwargs": {"memory": 0}}, r"\['memory'\] must be .* at least 0.01, not 0"),
+        ({"selection_kwargs": {"memory": 0}}, r"\['memory'\] must be a number from 0.01 to 1, not 0"),
         ({"selection_kwargs": {"actor": 1}}, r"\['actor'\] must be True or False, not 1"),
         ({"selection_kwargs": 3}, "selection_kwargs must be a dict with some of survey_share.*not 3"),
         ({"safe": 1}, "safe must be True or False, not 1"),

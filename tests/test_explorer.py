@@ -288,7 +288,7 @@ def test_the_normalisation_that_was_saved_is_used(folder: Path) -> None:
         (["run.zip", "--env", "NoSuchThing-v0"], "NoSuchThing"),
         (["run.zip", "--env", f"{__name__}:many"], "follows one environment, not DummyVecEnv of 2"),
         (["run.zip", "--env", f"{__name__}:cart_pole"], "must return an environment, not CAPS"),
-        (["dqn.zip", "--env", "CartPole-v1"], "is no CAPS model"),
+        (["dqn.zip", "--env", "CartPole-v1"], "is not a CAPS model"),
         (["nothing.zip", "--env", "CartPole-v1"], "no saved model at nothing.zip"),
         (["run.zip"], "run.zip is not in the folder of a run, which would say in which environment: pass --env"),
     ],

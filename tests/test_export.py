@@ -87,7 +87,7 @@ def test_a_model_acts_and_learns_on_as_before(shared: bool, tmp_path: Path) -> N
         "termination_kwargs": {"regularization": 0.05, "initial": (0.2, 0.6), "target": (0.3, 0.9)},
         "exploration": "terminations",
         "actor_kwargs": {"interval": 64, "learning_rate": 0.001},
-        "selection_kwargs": {"survey_share": 0.1, "latest": 5},
+        "selection_kwargs": {"survey_share": 0.1, "memory": 0.5},
         "policy_kwargs": {"net_arch": [32], "execution": "interrupting", "averaging": 0.1, "shared_values": shared},
     }
     model = caps_model(**arguments)
@@ -137,7 +137,7 @@ def test_an_open_file_and_other_sources(tmp_path: Path) -> None:
         loaded.learn(50)
     assert CAPS.load(tmp_path / "model.npz", source_policies=others[:1], trust=False).options.source_names == ["one"]
     export_source(model.source_policies[0], tmp_path / "source")
-    with pytest.raises(ValueError, match="no CAPS model, this is a source policy: pass it in source_policies"):
+    with pytest.raises(ValueError, match="not a CAPS model, this is a source policy: pass it in source_policies"):
         CAPS.load(tmp_path / "source.npz", trust=False)
 
 

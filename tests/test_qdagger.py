@@ -1,6 +1,7 @@
 """QDagger: its loss, the weight of it, and the phase in which the teacher acts. The rest is in test_jump_start.py."""
 
 import math
+from copy import deepcopy
 from typing import Any
 
 import gymnasium as gym
@@ -13,6 +14,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 from torch.nn import functional as F
 
 from sb3_caps import QDagger
+from sb3_caps.replay.draws import drawing_from
 from tests.hand_walk import LEFT, RIGHT, Walk, go_left, go_right
 from tests.test_jump_start import NO_EXPLORATION, make, tried
 from tests.test_prql import SMALL, Actions, means, prefer
@@ -81,8 +83,8 @@ def test_training_minimises_dqns_loss_and_the_weighted_distillation_loss() -> No
     judge(model, 0.4, 0.4, 0.4)
     # (1 - 0.4) / (1 - 0.2)
     assert model.distillation_weight == pytest.approx(0.75)
-    state = np.random.get_state()
-    data = model.replay_buffer.sample(16)
+    with drawing_from(deepcopy(model.rng)):
+        data = model.replay_buffer.sample(16)
     q_values = model.q_net(data.observations)
     with th.no_grad():
         following = model.q_net_target(data.next_observations).amax(1)
@@ -93,7 +95,6 @@ def test_training_minimises_dqns_loss_and_the_weighted_distillation_loss() -> No
     expected = expected - 0.75 * 0.008**2 * probabilities.log().mean()
     gradients = th.autograd.grad(expected, list(model.q_net.parameters()))
 
-    np.random.set_state(state)
     model.train(gradient_steps=1, batch_size=16)
     for parameter, gradient in zip(model.q_net.parameters(), gradients, strict=True):
         assert parameter.grad is not None

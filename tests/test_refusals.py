@@ -25,7 +25,7 @@ from tests.toy_world import Corridor, go_left, go_right
         # The groups of arguments
         ({"selection_kwargs": {"share": 0.1}}, "selection_kwargs must be a dict with some of survey_share.*'share'"),
         ({"selection_kwargs": {"survey_share": 1.5}}, r"\['survey_share'\] must be a number from 0 to 1, not 1.5"),
-        ({"selection_kwargs": {"memory": 0}}, r"\['memory'\] must be .* at least 0.01, not 0"),
+        ({"selection_kwargs": {"memory": 0}}, r"\['memory'\] must be a number from 0.01 to 1, not 0"),
         ({"selection_kwargs": {"actor": "no"}}, r"\['actor'\] must be True or False, not 'no'"),
         ({"actor_kwargs": {"rate": 0.1}}, "actor_kwargs must be a dict with some of learning_rate.*'rate'"),
         ({"actor_kwargs": {"clip_range": 1.5}}, r"\['clip_range'\] must be a number from 0 to 1, not 1.5"),
@@ -58,7 +58,7 @@ from tests.toy_world import Corridor, go_left, go_right
         ({"exploration_schedule": 0.1}, "exploration_schedule must be .*, not 0.1"),
         ({"termination_kwargs": {"initial": "a"}}, r"termination_kwargs\['initial'\] must be one probability.*not a"),
         ({"termination_kwargs": {"target": "a"}}, r"termination_kwargs\['target'\] must be one probability.*not a"),
-        ({"selection_kwargs": {"latest": 2.5}}, r"\['latest'\] must be .*, not 2.5"),
+        ({"selection_kwargs": {"confidence": "no"}}, r"\['confidence'\] must be .*, not 'no'"),
         ({"actor_kwargs": {"window": 100.5}}, r"\['window'\] must be .*, not 100.5"),
         ({"actor_kwargs": {"n_epochs": 1.5}}, r"\['n_epochs'\] must be .*, not 1.5"),
     ],

@@ -207,9 +207,10 @@ def test_episodes_before_and_after_a_stop_are_not_merged(reset: bool) -> None:
     for steps in (10, 20, 5, 25, 10, 30):
         model.learn(steps, reset_num_timesteps=reset)
     known = selector(model).rewards
-    assert sum(each.n for each in known.values()) >= 7
-    assert {each.mean for each in known.values()} == {10.0}
-    assert {each.std for each in known.values()} == {0.0}
+    # Of what learns, older episodes count for less
+    assert sum(each.n for each in known.values()) >= 4
+    assert [each.mean for each in known.values()] == pytest.approx([10.0] * len(known))
+    assert [each.std for each in known.values()] == pytest.approx([0.0] * len(known), abs=1e-6)
 
 
 def test_nobody_acts_for_ever() -> None:

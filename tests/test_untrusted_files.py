@@ -507,7 +507,7 @@ def test_without_trust_no_file_of_another_kind_is_opened(folder: Path, tmp_path:
         with canary(), saved.open("rb") as file, pytest.raises(ValueError, match="with trust=False only what"):
             algorithm.load(file, trust=False)
         if algorithm is not CAPS:
-            with canary(), pytest.raises(ValueError, match=f"is no {algorithm.__name__} model"):
+            with canary(), pytest.raises(ValueError, match=f"is not a {algorithm.__name__} model"):
                 algorithm.load(folder / "small.npz", trust=False)
 
 

@@ -151,7 +151,7 @@ class ContinuousCAPS(GrowingSources, ReuseReports, ContinuousReuseAlgorithm):
         self.selection_kwargs = selection_kwargs or {}
         self.safe = safe
         self.selector: ContinuousSelector
-        self._selector_made_for: float | None = None
+        self._selector_made_for: list[Any] | None = None
         self._tracker = EpisodeTracker(0, 1.0)
         # In episodes that begin with a source: which one, and for how many steps
         self._guides, self._guided_steps = np.zeros((2, 0), dtype=np.int64)
@@ -179,15 +179,17 @@ class ContinuousCAPS(GrowingSources, ReuseReports, ContinuousReuseAlgorithm):
 
     def _setup_selector(self) -> None:
         """Make the selector, or bring the one that is there up to date."""
-        discount = judging_discount(self.gamma)
-        if self._selector_made_for != discount:
+        made_for, before = [judging_discount(self.gamma), self.safe], self._selector_made_for
+        self._selector_made_for = made_for
+        if before is None or made_for[0] != before[0]:
             # What is known by another discount says nothing
-            self._selector_made_for = discount
             self.selector = ContinuousSelector(self.source_names, self._selection, self.rng)
-        elif self.selector.source_names != self.source_names:
-            self.selector.set_sources(self.source_names)
         self.selector.rng, self.selector.settings = self.rng, self._selection
-        self._decide()
+        if self.selector.source_names != self.source_names:
+            self.selector.set_sources(self.source_names)
+            made_for = []
+        if made_for != before:
+            self._decide()
 
     def _map_options(self, places: np.ndarray, before: OptionSet) -> None:
         n_sources, n_envs = self.options.n_sources, len(self._last_options)

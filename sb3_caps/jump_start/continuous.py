@@ -86,6 +86,8 @@ class ContinuousJumpStart(ContinuousReuseAlgorithm):
         return options, actions
 
     def _tell(self, rewards: np.ndarray, dones: np.ndarray) -> None:
-        for result in self._tracker.add(rewards, dones):
+        if not self.options.n_sources:
+            return
+        for result in self._tracker.add(self._paid(rewards), dones):
             self.selector.update(result)
         self._start_episodes()

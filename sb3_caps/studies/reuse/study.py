@@ -147,7 +147,9 @@ def usual_methods(args: argparse.Namespace) -> list[str]:
         return [f"{name}{TRIAL}{i}" for name, tried in settings("reuse", "trials").items() for i in range(len(tried))]
     if args.partial:
         return list(PARTIAL_METHODS)
-    return list(QUICK_METHODS if args.quick else settings("reuse", "methods"))
+    if args.quick:
+        return list(QUICK_METHODS)
+    return [name for name in settings("reuse", "methods") if name not in ("dqn-tuned", FINE_TUNE)]
 
 
 def default_seeds(method: str, condition: str, quick: bool) -> range:

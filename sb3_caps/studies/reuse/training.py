@@ -22,7 +22,7 @@ RUN_KEYS = ("algorithm", "env", "n_envs", "normalize", "steps", "seed")
 
 def trainings() -> dict[str, dict[str, Any]]:
     """Return all that can be trained, by name."""
-    return settings("reuse", "sources") | settings("reuse", "references")
+    return settings("reuse", "sources") | settings("reuse", "partial") | settings("reuse", "references")
 
 
 def arguments(entry: dict[str, Any], *without: str) -> dict[str, Any]:
