@@ -109,7 +109,7 @@ def test_a_model_acts_and_learns_on_as_before(shared: bool, tmp_path: Path) -> N
     for given in ({"gama": 0.5}, {"custom_objects": {"gama": 0.5}}):
         with pytest.raises(TypeError, match=r"gama.*did you mean gamma"):
             CAPS.load(tmp_path / "model.npz", trust=False, **given)
-    with pytest.raises(ValueError, match=r"no PRQL model, this is a CAPS"):
+    with pytest.raises(ValueError, match=r"not a PRQL model, this is a CAPS"):
         PRQL.load(tmp_path / "model.npz")
     with pytest.raises(ValueError, match="spaces do not match"):
         CAPS.load(tmp_path / "model.npz", env=Corridor("discrete"), trust=False)

@@ -76,7 +76,7 @@ def teach(teacher: Any, env: GymEnv, n_steps: int, n_eval_episodes: int, **kwarg
     returns = []
     for each in (student, teacher):
         found, _ = evaluate_policy(each, vec_env, n_eval_episodes, return_episode_rewards=True, warn=False)
-        returns += [float(np.mean(found)), float(np.std(found) / np.sqrt(len(found)))]
+        returns += [float(np.mean(found)), float(np.std(found) / np.sqrt(np.size(found)))]
     return Student(student, *returns)
 
 
@@ -119,7 +119,7 @@ def _imitate(
 def _joined(observations: list[Observations]) -> Observations:
     first = observations[0]
     if isinstance(first, dict):
-        return {key: np.concatenate([each[key] for each in observations]) for key in first}  # type: ignore[call-overload]
+        return {key: np.concatenate([each[key] for each in observations]) for key in first}
     return np.concatenate(observations)  # type: ignore[arg-type]
 
 
