@@ -3,8 +3,14 @@
 import numpy as np
 import pytest
 import torch as th
+from gymnasium import spaces
+from stable_baselines3 import DQN, PPO
+from stable_baselines3.common.policies import ActorCriticPolicy
 
+from sb3_caps import CAPS
 from sb3_caps.caps.networks import ResidualActor
+from sb3_caps.sources.evaluate import layers_of
+from tests.toy_world import Corridor
 
 FEATURES = th.zeros(1, 4)
 
@@ -70,3 +76,44 @@ def test_values_in_another_unit() -> None:
     actor.rescale(0.5)
     th.testing.assert_close(actor.value_net(features), 0.5 * before)
     th.testing.assert_close(actor(features, th.zeros(5, 1, dtype=th.long))[1], policy)
+
+
+def test_it_begins_as_the_network_of_the_best_source() -> None:
+    """Its probabilities are those of PPO's own distribution, and a source that is as good goes on voting."""
+    space, actions = spaces.Box(-1, 1, (4,)), spaces.Discrete(3)
+    policy = ActorCriticPolicy(space, actions, lambda _: 0.0, net_arch=[8])
+    with th.no_grad():
+        policy.action_net.weight.mul_(100.0)
+    layers = layers_of(policy)
+    assert layers is not None
+    observations = th.randn(5, 4, generator=th.Generator().manual_seed(0))
+    expected = policy.get_distribution(observations).distribution.probs  # type: ignore[union-attr]
+
+    actor = made([0.5])
+    actor.start_from(np.array([0.5]), layers)
+    for features, wanted in zip(observations[:, None], expected, strict=True):
+        assert probabilities(actor, [2], features) == pytest.approx(wanted.tolist(), rel=1e-5)
+
+    actor = made([0.25, 0.25])
+    actor.start_from(np.array([0.25, 0.25]), layers)
+    # The second one votes with a quarter, the rest of the prior is random: 0.25, 0.25 and 0.5
+    prior = expected[0] * th.tensor([0.25, 0.25, 0.5])
+    assert probabilities(actor, [0, 2], observations[:1]) == pytest.approx((prior / prior.sum()).tolist(), abs=2e-3)
+
+
+def test_a_network_of_another_shape_votes() -> None:
+    layers = layers_of(ActorCriticPolicy(spaces.Box(-1, 1, (4,)), spaces.Discrete(3), lambda _: 0.0, net_arch=[16]))
+    assert layers is not None
+    actor = made([0.3])
+    actor.start_from(np.array([0.3]), layers)
+    assert probabilities(actor, [2]) == pytest.approx([0.7 / 3, 0.7 / 3, 0.7 / 3 + 0.3])
+
+
+def test_in_a_run_it_begins_with_the_weights_of_a_model_and_not_of_q_values() -> None:
+    ppo, dqn = PPO("MlpPolicy", Corridor(), seed=0), DQN("MlpPolicy", Corridor(), seed=0)
+    for source, taken in ((ppo, True), (dqn, False)):
+        model = CAPS("MlpPolicy", Corridor(), source_policies=[source], seed=0, actor_kwargs={"learning_rate": 0.0})
+        model.learn(400)
+        assert model._actor_started
+        first = model.policy.actor.policy_net[0].weight
+        assert th.equal(first, ppo.policy.mlp_extractor.policy_net[0].weight) == taken

@@ -155,3 +155,17 @@ def test_where_nothing_was_ever_paid_all_are_alike() -> None:
     # and what pays without a doubt is the best
     found = chances([*nothing, evidence(1.0)], 0.0, np.random.default_rng(0))
     np.testing.assert_array_equal(found, [0.0, 0.0, 0.0, 0.0, 1.0])
+
+
+def test_what_fades_is_known_less_and_never_worse_than_not_at_all() -> None:
+    found = evidence(1.0, 3.0)
+    found.fade(0.5)
+    # One episode is left, with the mean of both and half of their squares
+    assert (found.n, found.mean, found.std) == (1.0, 2.0, 1.0)
+    found.add(5.0)
+    assert (found.n, found.mean) == (2.0, 3.5)
+    assert found.error(4.0) < evidence(2.0).error(4.0)
+    found.fade(1e-9)
+    assert found.mean == 3.5
+    # As far as returns are from each other, and no farther
+    assert found.error(4.0) == 4.0

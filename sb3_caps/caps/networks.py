@@ -265,7 +265,8 @@ class ResidualActor(nn.Module):
             for layer, found in zip(own, given, strict=True):
                 layer.load_state_dict(found.state_dict())
             last.weight[self.n_sources :], last.bias[self.n_sources :] = head.weight, head.bias
-            votes = np.where(votes == votes.max(), 0.0, votes)
+            # Those that are as good as that one still vote
+            votes = np.where(np.arange(len(votes)) == votes.argmax(), 0.0, votes)
         total = float(votes.sum())
         self.share.fill_(total)
         if total > 0.0:
