@@ -1,5 +1,7 @@
 """The actor: votes of sources by hand-worked numbers, and that what it learns is added to them."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch as th
@@ -83,7 +85,7 @@ def test_it_begins_as_the_network_of_the_best_source() -> None:
     space, actions = spaces.Box(-1, 1, (4,)), spaces.Discrete(3)
     policy = ActorCriticPolicy(space, actions, lambda _: 0.0, net_arch=[8])
     with th.no_grad():
-        policy.action_net.weight.mul_(100.0)
+        policy.action_net.weight.mul_(100.0)  # type: ignore[operator]
     layers = layers_of(policy)
     assert layers is not None
     observations = th.randn(5, 4, generator=th.Generator().manual_seed(0))
@@ -115,5 +117,6 @@ def test_in_a_run_it_begins_with_the_weights_of_a_model_and_not_of_q_values() ->
         model = CAPS("MlpPolicy", Corridor(), source_policies=[source], seed=0, actor_kwargs={"learning_rate": 0.0})
         model.learn(400)
         assert model._actor_started
-        first = model.policy.actor.policy_net[0].weight
-        assert th.equal(first, ppo.policy.mlp_extractor.policy_net[0].weight) == taken
+        first: Any = model.policy.actor.policy_net[0]
+        given: Any = ppo.policy.mlp_extractor.policy_net[0]
+        assert th.equal(first.weight, given.weight) == taken

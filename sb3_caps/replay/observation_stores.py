@@ -312,7 +312,9 @@ class ObservationStore:
     def _as_observations(self, frames: np.ndarray) -> np.ndarray:
         """The inverse, for any number of axes before (frames, ...)."""
         n_axes = frames.ndim - 1 - len(self.shape)
-        joined = frames.reshape(*frames.shape[:n_axes], -1, *frames.shape[n_axes + 2 :])
+        # Spelled out: of no frames at all a size cannot be inferred
+        stacked = frames.shape[n_axes] * frames.shape[n_axes + 1]
+        joined = frames.reshape(*frames.shape[:n_axes], stacked, *frames.shape[n_axes + 2 :])
         return np.ascontiguousarray(np.moveaxis(joined, n_axes, n_axes + self.axis)) if self.axis else joined
 
     def _set_aside(self, observation: np.ndarray) -> int:
