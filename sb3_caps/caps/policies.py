@@ -188,12 +188,15 @@ class CAPSPolicy(DQNPolicy):
 
     def greedy_options(self, values: th.Tensor, allowed: th.Tensor | None = None) -> th.Tensor:
         """
-        :param values: Q_O(s, o), of shape (states, options)
+        :param values: Q_O(s, o), of shape (..., options)
         :param allowed: which options are allowed in each state, of the same shape; None for all
         :return: the option with the highest value in each state, among those that still are one
         """
-        none = self.disabled() if allowed is None else self.disabled() | ~allowed
-        return values.masked_fill(none, -th.inf).argmax(dim=1)
+        if self.gate.disabled:
+            values = values.masked_fill(self.disabled(), -th.inf)
+        if allowed is not None:
+            values = values.masked_fill(~allowed, -th.inf)
+        return values.argmax(dim=-1)
 
     def networks(self) -> list[OptionQNetwork]:
         """:return: the network and all that were copied from it"""
