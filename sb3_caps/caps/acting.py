@@ -160,6 +160,16 @@ def softmax(logits: np.ndarray) -> np.ndarray:
     return weights / weights.sum(axis=1, keepdims=True)
 
 
+def draw(weights: np.ndarray, uniform: np.ndarray) -> np.ndarray:
+    """
+    :param weights: of shape (draws, options)
+    :param uniform: for each draw a number from 0 to below 1
+    :return: for each an option, as likely as its weight is high
+    """
+    ends = weights.cumsum(axis=1)
+    return (uniform[:, None] * ends[:, -1:] >= ends).sum(axis=1)
+
+
 def sigmoid(values: np.ndarray) -> np.ndarray:
     """:return: the logistic function, which does not overflow"""
     return 0.5 * (1.0 + np.tanh(0.5 * values))

@@ -11,7 +11,7 @@ from gymnasium import spaces
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.type_aliases import GymEnv, Schedule
-from stable_baselines3.common.utils import get_parameters_by_name, polyak_update
+from stable_baselines3.common.utils import get_parameters_by_name
 from torch.nn import functional as F
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
@@ -240,11 +240,12 @@ class CAPS(ReuseReports, OptionCollector):
         average = self.policy.q_net_average
         # Listed once: to walk through modules takes a tenth of a step
         self._trained_parameters = list(self.q_net.parameters())
+        self._target_parameters = list(self.q_net_target.parameters())
         self._average_parameters: list[th.nn.Parameter] = [] if average is None else list(average.parameters())
         self._average_stats: list[th.Tensor] = [] if average is None else get_parameters_by_name(average, ["running_"])
 
     def _excluded_save_params(self) -> list[str]:
-        listed = ["_trained_parameters", "_average_parameters", "_average_stats"]
+        listed = ["_trained_parameters", "_target_parameters", "_average_parameters", "_average_stats"]
         return [*super()._excluded_save_params(), *listed]
 
     def train(self, gradient_steps: int, batch_size: int = 100) -> None:
@@ -303,8 +304,9 @@ class CAPS(ReuseReports, OptionCollector):
         share = max(1.0 - (1.0 - self.policy.averaging) ** gradient_steps, gradient_steps / self._n_updates)
         with th.no_grad():
             get_ema_multi_avg_fn(1.0 - share)(self._average_parameters, self._trained_parameters, None)
-        # The statistics of batch normalization are averages already, as DQN treats them too
-        polyak_update(self.batch_norm_stats, self._average_stats, 1.0)
+            # The statistics of batch normalization are averages already, as DQN treats them too
+            for stat, own in zip(self._average_stats, self.batch_norm_stats, strict=True):
+                stat.copy_(own)
 
     def _compute_loss(
         self, replay_data: OptionReplayBufferSamples, estimates: OptionEstimates, targets: th.Tensor
