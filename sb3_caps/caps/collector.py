@@ -294,14 +294,14 @@ class OptionCollector(GrowingSources, PolicyReuseAlgorithm):
         networks = self._acting_best if behaviour in BEST.values() else self._acting
         if behaviour in (OPTIONS, BEST[OPTIONS]):
             return lambda envs, warm_up: (self._follow_values(*self._evaluate(networks, envs), envs), 0.0)
-        return partial(self._follow_actor, networks, draws=behaviour not in (ACTOR, BEST[ACTOR]))
+        return partial(self._act_by_actor, networks, draws=behaviour not in (ACTOR, BEST[ACTOR]))
 
     def _act_at_random(self, envs: np.ndarray, warm_up: bool = False) -> tuple[np.ndarray, Any]:
         """:return: options of random actions, and log μ(a|s)"""
         options, n_allowed = self._random(envs)
         return options, -np.log(n_allowed)
 
-    def _follow_actor(
+    def _act_by_actor(
         self, networks: ActingNetwork, envs: np.ndarray, warm_up: bool, draws: bool
     ) -> tuple[np.ndarray, Any]:
         """:return: the options that the actor chooses, and log μ(a|s)"""
