@@ -10,7 +10,7 @@ import torch as th
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.noise import ActionNoise
-from stable_baselines3.common.type_aliases import MaybeCallback, RolloutReturn, TrainFreq
+from stable_baselines3.common.type_aliases import RolloutReturn, TrainFreq
 from stable_baselines3.common.utils import obs_as_tensor, should_collect_more_steps
 from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.dqn.dqn import DQN
@@ -30,7 +30,7 @@ from sb3_caps.reuse.growth import GrowingSources
 from sb3_caps.reuse.options import OptionSet, SourceStates
 from sb3_caps.reuse.scale import ReturnScale
 from sb3_caps.reuse.selectors import Selector
-from sb3_caps.sources import Observations
+from sb3_caps.sources.act import by_key
 from sb3_caps.sources.masks import check_action_masks, random_actions
 
 CALL_AND_RETURN = OptionExecution("call-and-return")
@@ -144,19 +144,11 @@ class OptionCollector(GrowingSources, PolicyReuseAlgorithm):
                 self._last_option_actions[~np.take_along_axis(masks, taken[:, None], axis=1)[:, 0], i] = -1
         self._last_source_states = tuple(states)
 
-    def _setup_learn(
-        self,
-        total_timesteps: int,
-        callback: MaybeCallback = None,
-        reset_num_timesteps: bool = True,
-        tb_log_name: str = "run",
-        progress_bar: bool = False,
-    ) -> tuple[int, BaseCallback]:
+    def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
         # Our buffer keeps what followed the last step, so SB3 need not cut the last trajectory off
-        optimize_memory_usage = self.optimize_memory_usage
-        self.optimize_memory_usage = False
+        optimize_memory_usage, self.optimize_memory_usage = self.optimize_memory_usage, False
         try:
-            return super()._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
+            return super()._setup_learn(*args, **kwargs)
         finally:
             self.optimize_memory_usage = optimize_memory_usage
 
@@ -473,7 +465,7 @@ class OptionCollector(GrowingSources, PolicyReuseAlgorithm):
         """
         if not truncated or not self.options.n_sources:
             return {}
-        observations = {key: value.copy() for key, value in _by_key(original).items()}
+        observations = {key: value.copy() for key, value in by_key(original).items()}
         for i in truncated:
             # As SB3 has it: the first observation of the next episode where none is told
             terminal = infos[i].get("terminal_observation")
@@ -481,7 +473,7 @@ class OptionCollector(GrowingSources, PolicyReuseAlgorithm):
                 continue
             if self._vec_normalize_env is not None:
                 terminal = self._vec_normalize_env.unnormalize_obs(terminal)
-            for key, value in _by_key(terminal).items():
+            for key, value in by_key(terminal).items():
                 observations[key][i] = value
         emitted = self.options.as_emitted(observations if isinstance(original, dict) else observations[None])
         starts = np.zeros(self.n_envs, dtype=bool)
@@ -584,7 +576,3 @@ class OptionCollector(GrowingSources, PolicyReuseAlgorithm):
         loss.backward()
         self.policy.termination_optimizer.step()
         self._use.add_termination_loss(loss.item() / int(arrived.sum()))
-
-
-def _by_key(observations: Observations) -> dict[Any, Any]:
-    return observations if isinstance(observations, dict) else {None: observations}

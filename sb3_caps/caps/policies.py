@@ -22,6 +22,7 @@ from sb3_caps.reuse.checks import check_n_envs
 from sb3_caps.reuse.execution import Execution, OptionExecution
 from sb3_caps.reuse.options import OptionSet
 from sb3_caps.sources import Observations
+from sb3_caps.sources.act import length_of
 from sb3_caps.sources.masks import check_action_masks, random_actions
 
 # Arguments of Adam that exclude its fused implementation, or choose it
@@ -286,7 +287,7 @@ class CAPSPolicy(DQNPolicy):
         """
         self.set_training_mode(False)
         if option_actions is None:
-            starts = np.ones(_length(observation), dtype=bool)
+            starts = np.ones(length_of(observation), dtype=bool)
             emitted = self.options.as_emitted(observation, normalized=True)
             option_actions, _ = self.options.actions(emitted, self.options.initial_states(), starts)
         acting = self.acting(best=self.gate.controller in BEST.values())
@@ -354,7 +355,7 @@ class CAPSPolicy(DQNPolicy):
         vectorized = self.is_vectorized_observation(observation)
         batch = observation if vectorized else with_batch_axis(observation)
         emitted = self.options.as_emitted(batch, normalized=True)
-        n_envs = _length(emitted)
+        n_envs = length_of(emitted)
         starts = np.zeros(n_envs, dtype=bool) if episode_start is None else np.asarray(episode_start, dtype=bool)
         check_n_envs("episode_start", starts.size, n_envs)
         if state is None:
@@ -424,10 +425,6 @@ class CAPSPolicy(DQNPolicy):
             actor_arch=self.actor_arch,
         )
         return data
-
-
-def _length(observations: Observations) -> int:
-    return len(next(iter(observations.values())) if isinstance(observations, dict) else observations)
 
 
 def _frozen_copy(network: Network) -> Network:

@@ -121,16 +121,16 @@ def train_sources(names: Sequence[str], folder: Path, steps: int | None = None, 
     known = settings("reuse", "sources")
     single = chosen(names, known)
 
+    from sb3_caps.files.lock import one_at_a_time
     from sb3_caps.studies.reuse.training import train
     from sb3_caps.studies.shared.arguments import check_at_least
-    from sb3_caps.studies.shared.lock import locked
     from sb3_caps.studies.shared.runs import Run
     from sb3_caps.studies.shared.scheduler import run_missing, this_command
 
     check_at_least(1, jobs=jobs, steps=steps)
     entries = {name: known[name] | ({} if steps is None else {"steps": steps}) for name in single}
     runs = [Run(folder / name, entry, entry["steps"], MODEL) for name, entry in entries.items()]
-    with locked(folder):
+    with one_at_a_time(folder, wait=False):
         errors = run_missing(runs, train, jobs, command=this_command())
     for run in runs:
         if run.finished:

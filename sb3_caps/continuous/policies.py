@@ -18,7 +18,7 @@ from sb3_caps.replay.batches import with_batch_axis
 from sb3_caps.reuse.checks import check_n_envs
 from sb3_caps.reuse.execution import Execution, OptionExecution
 from sb3_caps.reuse.growth import map_rows
-from sb3_caps.sources.act import frozen_copy
+from sb3_caps.sources.act import frozen_copy, length_of
 
 # The active option of each environment, what recurrent sources remember, and the random numbers of the episodes
 BoxState: TypeAlias = tuple[Any, ...]
@@ -231,7 +231,7 @@ class ContinuousCAPSPolicy(SACPolicy):
         tensors, vectorized = self.obs_to_tensor(observation)
         batch = observation if vectorized else with_batch_axis(observation)
         emitted = self.options.as_emitted(batch, normalized=True)
-        n_envs = len(next(iter(emitted.values())) if isinstance(emitted, dict) else emitted)
+        n_envs = length_of(emitted)
         starts = np.zeros(n_envs, dtype=bool) if episode_start is None else np.asarray(episode_start, dtype=bool)
         check_n_envs("episode_start", starts.size, n_envs)
         if state is None:

@@ -31,6 +31,22 @@ BATCHES = (
 GOALS = {"observation", "achieved_goal", "desired_goal"}
 
 
+def by_key(observations: Any) -> dict[Any, Any]:
+    """
+    :param observations: an array, or a Dict of arrays
+    :return: its parts by their keys, None being that of an array
+    """
+    return observations if isinstance(observations, dict) else {None: observations}
+
+
+def length_of(observations: Any) -> int:
+    """
+    :param observations: a batch of them
+    :return: how many there are
+    """
+    return len(next(iter(by_key(observations).values())))
+
+
 class each:  # lowercase: reads as a word where it is used, `each(function)`
     """
     Make a batched source of a function of one observation.

@@ -13,7 +13,6 @@ from sb3_caps.envs.grid.dynamics import HORIZON
 from sb3_caps.envs.grid.planner import evaluator
 from sb3_caps.files.lock import one_at_a_time
 from sb3_caps.studies.shared.arguments import check_at_least
-from sb3_caps.studies.shared.lock import locked
 from sb3_caps.studies.shared.runs import Run, write_json, write_text
 from sb3_caps.studies.shared.scheduler import run_missing, this_command
 from sb3_caps.studies.shared.statistics import Interval, first_reached, running_mean
@@ -87,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
         for method in args.method
         for seed in args.seeds
     ]
-    with locked(args.results):
+    with one_at_a_time(args.results, wait=False):
         errors = run_missing(runs, execute, args.jobs, command=this_command(), unit="episode")
     found = {
         method: [

@@ -268,7 +268,7 @@ def _tables(arrays: str, numbers: str, flags: str = "") -> Any:
     """:return: a tuple of what a run has of a learner's attributes: views of arrays, and numbers that do not change"""
     kinds = [(arrays, np.ndarray), (numbers, float), (flags, bool)]
     fields = [(name, kind) for names, kind in kinds for name in names.split()]
-    return NamedTuple("Tables", fields)  # type: ignore[misc]
+    return NamedTuple("Tables", fields)
 
 
 _REUSE = "episodes values sources gains counts chosen psi"
