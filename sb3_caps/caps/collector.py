@@ -64,8 +64,8 @@ class OptionCollector(GrowingSources, PolicyReuseAlgorithm):
     _last_episode_starts: np.ndarray
     _selection: Selection
     # Those of the network and of its target, listed once
-    _trained_parameters: list[th.nn.Parameter]
-    _target_parameters: list[th.nn.Parameter]
+    _trained_parameters: list[th.Tensor]
+    _target_parameters: list[th.Tensor]
     # ρ of β's online step, None where β is learned from replayed batches or fixed
     _online_termination: float | None
 

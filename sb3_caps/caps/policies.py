@@ -170,9 +170,9 @@ class CAPSPolicy(DQNPolicy):
         disabled = self.gate.mask(self.options.source_names)
         return OptionExecution(self.execution_mode, tuple(np.where(disabled, -np.inf, self.margin).tolist()))
 
-    def disabled(self) -> th.Tensor:
-        """:return: which options are disabled, of shape (options,)"""
-        return th.as_tensor(self.gate.mask(self.options.names), device=self.device)
+    def disabled(self) -> th.Tensor | None:
+        """:return: which options are disabled, of shape (options,), None where none is"""
+        return th.as_tensor(self.gate.mask(self.options.names), device=self.device) if self.gate.disabled else None
 
     def begin_episode(self) -> None:
         """Remember the networks as they are now: those that an episode began with have been seen to act."""
@@ -208,8 +208,8 @@ class CAPSPolicy(DQNPolicy):
         :param allowed: which options are allowed in each state, of the same shape; None for all
         :return: the option with the highest value in each state, among those that still are one
         """
-        if self.gate.disabled:
-            values = values.masked_fill(self.disabled(), -th.inf)
+        if (disabled := self.disabled()) is not None:
+            values = values.masked_fill(disabled, -th.inf)
         if allowed is not None:
             values = values.masked_fill(~allowed, -th.inf)
         return values.argmax(dim=-1)
