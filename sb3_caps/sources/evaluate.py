@@ -230,9 +230,8 @@ def as_inputs(observations: Any, space: spaces.Space) -> np.ndarray:
     :param space: their space
     :return: the inputs of a network, of shape (batch, inputs), or the numbers themselves, of shape (batch,)
     """
-    if isinstance(space, spaces.Discrete):
-        return observations.reshape(-1)
-    return observations.reshape(len(observations), -1).astype(np.float32)
+    flat: np.ndarray = observations.reshape(len(observations), -1)
+    return flat[:, 0] if isinstance(space, spaces.Discrete) else flat.astype(np.float32)
 
 
 class ArrayStack:
