@@ -199,6 +199,7 @@ def find_misfit(source: "SourcePolicy", env: "gym.Env[Any, Any]") -> str | None:
     from gymnasium.spaces import Box, Discrete
 
     from sb3_caps.continuous.options import BoxOptionSet
+    from sb3_caps.replay.batches import with_batch_axis
     from sb3_caps.reuse.options import OptionSet
 
     try:
@@ -209,12 +210,7 @@ def find_misfit(source: "SourcePolicy", env: "gym.Env[Any, Any]") -> str | None:
         options_class = BoxOptionSet if isinstance(env.action_space, Box) else OptionSet
         options = options_class([source], env.observation_space, env.action_space)
         observation, _ = env.reset(seed=0)
-        batch: Any = (
-            {key: np.asarray(value)[None] for key, value in observation.items()}
-            if isinstance(observation, dict)
-            else np.asarray(observation)[None]
-        )
-        options.actions(batch, options.initial_states(), np.ones(1, dtype=bool))
+        options.actions(with_batch_axis(observation), options.initial_states(), np.ones(1, dtype=bool))
     except (ValueError, RuntimeError) as error:
         return str(error)
     return None
