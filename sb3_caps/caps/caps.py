@@ -12,7 +12,7 @@ from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.torch_layers import MlpExtractor
 from stable_baselines3.common.type_aliases import GymEnv, Schedule
-from stable_baselines3.common.utils import get_parameters_by_name, polyak_update
+from stable_baselines3.common.utils import get_parameters_by_name
 from torch.nn import functional as F
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
@@ -246,11 +246,12 @@ class CAPS(ReuseReports, OptionCollector):
         average = self.policy.q_net_average
         # Listed once: to walk through modules takes a tenth of a step
         self._trained_parameters = list(self.q_net.parameters())
+        self._target_parameters = list(self.q_net_target.parameters())
         self._average_parameters: list[th.nn.Parameter] = [] if average is None else list(average.parameters())
         self._average_stats: list[th.Tensor] = [] if average is None else get_parameters_by_name(average, ["running_"])
 
     def _excluded_save_params(self) -> list[str]:
-        listed = ["_trained_parameters", "_average_parameters", "_average_stats"]
+        listed = ["_trained_parameters", "_target_parameters", "_average_parameters", "_average_stats"]
         return [*super()._excluded_save_params(), *listed]
 
     def train(self, gradient_steps: int, batch_size: int = 100) -> None:
@@ -309,8 +310,9 @@ class CAPS(ReuseReports, OptionCollector):
         share = max(1.0 - (1.0 - self.policy.averaging) ** gradient_steps, gradient_steps / self._n_updates)
         with th.no_grad():
             get_ema_multi_avg_fn(1.0 - share)(self._average_parameters, self._trained_parameters, None)
-        # The statistics of batch normalization are averages already, as DQN treats them too
-        polyak_update(self.batch_norm_stats, self._average_stats, 1.0)
+            # The statistics of batch normalization are averages already, as DQN treats them too
+            for stat, own in zip(self._average_stats, self.batch_norm_stats, strict=True):
+                stat.copy_(own)
 
     def _compute_loss(
         self, replay_data: OptionReplayBufferSamples, estimates: OptionEstimates, targets: th.Tensor
@@ -353,40 +355,34 @@ class CAPS(ReuseReports, OptionCollector):
         :return: the estimates and the targets of Q_O(s, ·), all of shape (length, sequences, options)
         """
         length, n_sequences = replay_data.mask.shape
-        shape = (length, n_sequences, len(self.options))
+        shape = (length + 1, n_sequences, len(self.options))
         observations, option_actions = replay_data.observations, replay_data.option_actions
-        # The successor of a step is the next step of its sequence: only that of the last one is seen here
-        steps = length * n_sequences
-        next_allowed = None if replay_data.allowed is None else replay_data.allowed[n_sequences:]
-        values, logits = self.policy.evaluate(part(observations, 0, steps), option_actions[:steps])
+        values, logits = (each.reshape(shape) for each in self.policy.evaluate(observations, option_actions))
+        # The successor of a step is the next step of its sequence: the first one is none
+        allowed = None if replay_data.allowed is None else replay_data.allowed.reshape(shape)[1:]
         with th.no_grad():
-            last = self.policy.evaluate(part(observations, steps), option_actions[steps:])
-            next_values = th.cat([values[n_sequences:], last.values])
-            next_beta = self._target_terminations(lambda: th.cat([logits[n_sequences:], last.termination_logits]))
-            target_values = self.policy.evaluate(
-                part(observations, n_sequences), option_actions[n_sequences:], self.q_net_target
-            ).values
+            following = part(observations, n_sequences), option_actions[n_sequences:]
             targets = option_targets(
                 replay_data,
                 self.gamma,
-                next_greedy=self.policy.greedy_options(next_values, next_allowed).reshape(shape[:2]),
-                next_values=target_values.reshape(shape),
-                next_terminations=next_beta.expand(len(next_values), -1).reshape(shape),
-                next_allowed=None if next_allowed is None else next_allowed.reshape(shape),
+                next_greedy=self.policy.greedy_options(values[1:], allowed),
+                next_values=self.policy.evaluate(*following, self.q_net_target).values.reshape(length, *shape[1:]),
+                next_terminations=self._target_terminations(logits[1:]),
+                next_allowed=allowed,
             )
-        return OptionEstimates(values[:steps].reshape(shape), logits[:steps].reshape(shape)), targets
+        return OptionEstimates(values[:-1], logits[:-1]), targets
 
-    def _target_terminations(self, logits: Callable[[], th.Tensor]) -> th.Tensor:
+    def _target_terminations(self, logits: th.Tensor) -> th.Tensor:
         """
-        :param logits: β before the logistic function, of shape (states, options)
+        :param logits: β before the logistic function, of shape (..., options)
         :return: β for the targets: that of options, or what ``termination_kwargs`` says, the same in all states
         """
         target = self._termination.target
         if target is None or self.termination is not None:
-            return th.sigmoid(logits())
+            return th.sigmoid(logits)
         both = target if isinstance(target, tuple) else (self._scheduled_value("target_termination"),) * 2
         n_sources, n_actions = self.options.n_sources, self.options.n_actions
-        return th.tensor([both[0]] * n_sources + [both[1]] * n_actions, device=self.device)
+        return logits.new_tensor([both[0]] * n_sources + [both[1]] * n_actions).expand(logits.shape)
 
     def _start_actor(self, source_chances: np.ndarray) -> None:
         """

@@ -13,8 +13,8 @@ from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from stable_baselines3.dqn.policies import DQNPolicy
 from torch import nn
 
-from sb3_caps.caps.acting import ActingNetwork
-from sb3_caps.caps.exploration import draw, epsilon_greedy
+from sb3_caps.caps.acting import ActingNetwork, draw
+from sb3_caps.caps.exploration import epsilon_greedy
 from sb3_caps.caps.gate import ACTOR, BEST, SAMPLED_ACTOR, Gate
 from sb3_caps.caps.networks import OptionEstimates, OptionQNetwork, ResidualActor, add_action_values
 from sb3_caps.replay.batches import distinct_rows, part, with_batch_axis
@@ -203,12 +203,15 @@ class CAPSPolicy(DQNPolicy):
 
     def greedy_options(self, values: th.Tensor, allowed: th.Tensor | None = None) -> th.Tensor:
         """
-        :param values: Q_O(s, o), of shape (states, options)
+        :param values: Q_O(s, o), of shape (..., options)
         :param allowed: which options are allowed in each state, of the same shape; None for all
         :return: the option with the highest value in each state, among those that still are one
         """
-        none = self.disabled() if allowed is None else self.disabled() | ~allowed
-        return values.masked_fill(none, -th.inf).argmax(dim=1)
+        if self.gate.disabled:
+            values = values.masked_fill(self.disabled(), -th.inf)
+        if allowed is not None:
+            values = values.masked_fill(~allowed, -th.inf)
+        return values.argmax(dim=-1)
 
     def networks(self) -> list[OptionQNetwork]:
         """:return: the network and all that were copied from it"""
@@ -315,7 +318,7 @@ class CAPSPolicy(DQNPolicy):
         :return: the option in each environment, a source that takes the same action where the actor listens to sources
             and a primitive elsewhere, and how likely the actor is to take that action
         """
-        n_sources, rows = self.options.n_sources, np.arange(len(option_actions))
+        n_sources, rows = acting.actor.n_sources, np.arange(len(option_actions))
         sources = option_actions[:, :n_sources]
         probabilities = acting.action_probabilities(observations, sources, action_masks)
         actions = probabilities.argmax(axis=1) if rng is None else draw(probabilities, rng.random(len(rows)))
