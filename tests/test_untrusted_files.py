@@ -33,6 +33,7 @@ from sb3_caps import (
     ContinuousCAPS,
     JumpStart,
     PiecewiseLinear,
+    PolicyLibrary,
     QDagger,
     as_source,
     export_source,
@@ -515,6 +516,16 @@ def test_without_trust_no_file_of_another_kind_is_opened(folder: Path, tmp_path:
         if algorithm is not CAPS:
             with canary(), pytest.raises(ValueError, match=f"is not a {algorithm.__name__} model"):
                 algorithm.load(folder / "small.npz", trust=False)
+
+
+@pytest.mark.parametrize("trust", ["False", "no", 0, None])
+def test_trust_is_true_or_false(trust: Any, folder: Path) -> None:
+    """A word is true, whatever it says."""
+    file = folder / "small.npz"
+    uses: list[Callable[..., Any]] = [as_source, CAPS.load, PolicyLibrary]
+    for use in uses:
+        with pytest.raises(ValueError, match=f"trust must be True or False, not {trust!r}"):
+            use(file, trust=trust)
 
 
 @pytest.mark.parametrize("net_arch", [[1000] * 32, {"pi": [1000] * 32}])
