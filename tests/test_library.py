@@ -18,12 +18,12 @@ from sb3_caps import CAPS, ContinuousCAPS, PolicyLibrary, as_source
 from sb3_caps.commands import main
 from sb3_caps.library import worth_of_sources
 from sb3_caps.sources import SourcePolicy
-from tests.soak import TIMES
+from tests.soak import times
 from tests.toy_box import ToyBox, away, home
 from tests.toy_world import LEFT, LENGTH, RIGHT, STAY, Corridor, go_right
 
 TASK = "tests/Corridor-v0"
-KILLS = 4 * TIMES
+KILLS = times(4, 100)
 
 if TASK not in gym.registry:
     gym.register(TASK, entry_point="tests.toy_world:Corridor")
@@ -241,7 +241,7 @@ def add_and_remove(folder: Path, source: SourcePolicy, who: str, seconds: float)
 def test_four_processes_one_of_which_is_killed_again_and_again(tmp_path: Path) -> None:
     folder, source = tmp_path / "library", always(LEFT)
     rng, fork = random.Random(0), multiprocessing.get_context("fork")
-    seconds = 8.0 if TIMES == 1 else 1.0 * KILLS
+    seconds = max(8.0, 0.5 * KILLS)
     others = [fork.Process(target=add_and_remove, args=(folder, source, f"lasting{i}", seconds)) for i in range(3)]
     for process in others:
         process.start()

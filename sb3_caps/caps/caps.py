@@ -295,8 +295,7 @@ class CAPS(ReuseReports, OptionCollector):
         :return: sequences, with rewards in the unit of returns, and without what is disabled
         """
         replay_data = self.replay_buffer.sample(batch_size, env=self._vec_normalize_env)
-        if self.normalize_returns:
-            replay_data = replay_data._replace(rewards=self._scale.normalize(replay_data.rewards))
+        replay_data = replay_data._replace(rewards=self._scale.normalize(replay_data.rewards))
         if self.gate.disabled:
             replay_data = replay_data._replace(learned=replay_data.learned & ~self.policy.disabled())
         return replay_data

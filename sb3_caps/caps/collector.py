@@ -168,9 +168,7 @@ class OptionCollector(GrowingSources, PolicyReuseAlgorithm):
             self._tracker.change_discount(discount, limit)
         self._setup_selector()
         self._scale.gamma = self.gamma
-        if not self.normalize_returns:
-            # Nobody adds up what is paid
-            self._scale.reset(self.n_envs)
+        self._rescale(self._scale.use(self.normalize_returns))
         # Where the environments were reset, new episodes begin
         if len(self._last_options) != self.n_envs or self._was_reset:
             self._last_options = np.zeros(self.n_envs, dtype=np.int64)
@@ -492,10 +490,7 @@ class OptionCollector(GrowingSources, PolicyReuseAlgorithm):
         """
         Tell the ledger of episodes what was paid, the selector what came of those that ended, and begin new ones.
         """
-        if self.normalize_returns:
-            factor = self._scale.update(rewards, dones)
-            if factor != 1.0:
-                self.policy.rescale(factor)
+        self._rescale(self._scale.update(rewards, dones))
         self._actor_steps += self._n_sampling
         results = self._tracker.add(self._paid(rewards), dones)
         for result in results:
@@ -504,6 +499,11 @@ class OptionCollector(GrowingSources, PolicyReuseAlgorithm):
             self._update_gate()
         if None in self._tracker.behaviours:
             self._start_episodes()
+
+    def _rescale(self, factor: float) -> None:
+        """What was learned stays what it is in another unit."""
+        if factor != 1.0:
+            self.policy.rescale(factor)
 
     def _update_gate(self) -> None:
         """What ``predict`` acts by while training goes on, and the networks to keep."""
