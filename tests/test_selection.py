@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sb3_caps import CAPS
-from sb3_caps.caps.gate import ACTOR, BEST, EXPLORING, MIXING, OPTIONS, RANDOM, SAMPLED_ACTOR
+from sb3_caps.caps.gate import ACTOR, BEST, EXPLORING, MIXING, OPTIONS, PEAK, RANDOM, SAMPLED_ACTOR
 from sb3_caps.caps.selection import CAPSSelector, Selection
 from sb3_caps.reuse.episodes import Behaviour, EpisodeResult
 from sb3_caps.settings import settings
@@ -82,10 +82,31 @@ def test_without_sources_learning_begins_at_once() -> None:
     assert RANDOM not in chosen
 
 
-def test_trials_take_their_share_of_the_steps() -> None:
+def test_trials_take_their_share_of_the_steps_where_it_is_in_doubt_what_is_best() -> None:
     made = selector("good", "bad", trial_share=0.2)
-    play(made, {GOOD: 1.0, SAMPLED_ACTOR: 0.5}, 10_000)
+    play(made, {GOOD: 1.0, BAD: 1.0, SAMPLED_ACTOR: 1.0}, 10_000)
     assert made.trial_steps / made.steps_after_survey == pytest.approx(0.2, abs=0.01)
+    # It is known sooner or later
+    clear = selector("good", "bad", trial_share=0.2)
+    play(clear, {GOOD: 1.0, SAMPLED_ACTOR: 0.5}, 10_000)
+    assert clear.trial_steps < 0.4 * made.trial_steps
+
+
+def test_the_actor_is_kept_where_it_rises_and_goes_back_where_it_falls() -> None:
+    made = selector("good")
+    assert not made.actor_rose()
+    assert not made.actor_fell()
+    known(made, SAMPLED_ACTOR, *[0.6, 0.5] * 5)
+    assert made.actor_rose()
+    assert made.of(PEAK).mean == made.of(SAMPLED_ACTOR).mean
+    assert not made.actor_rose()
+    # One bad episode is luck, ten are not
+    known(made, SAMPLED_ACTOR, 0.0)
+    assert not made.actor_fell()
+    known(made, SAMPLED_ACTOR, *[0.0] * 9)
+    assert made.actor_fell()
+    assert made.of(SAMPLED_ACTOR).mean == made.of(PEAK).mean == pytest.approx(0.55, abs=0.02)
+    assert not made.actor_fell()
 
 
 def test_what_may_be_best_is_tried_most() -> None:

@@ -10,6 +10,7 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 from stable_baselines3.common.preprocessing import is_image_space
+from stable_baselines3.common.torch_layers import MlpExtractor
 from stable_baselines3.common.type_aliases import GymEnv, Schedule
 from stable_baselines3.common.utils import get_parameters_by_name, polyak_update
 from torch.nn import functional as F
@@ -19,7 +20,7 @@ from sb3_caps.caps.arguments import DQN_DEFAULTS, VECTOR_DEFAULTS, Actor, Termin
 from sb3_caps.caps.collector import OptionCollector
 from sb3_caps.caps.exploration import Exploration
 from sb3_caps.caps.losses import actor_loss, option_loss, option_targets, termination_loss, vtrace
-from sb3_caps.caps.networks import OptionEstimates
+from sb3_caps.caps.networks import ActorLayers, OptionEstimates
 from sb3_caps.caps.policies import CAPSPolicy, CnnPolicy, MlpPolicy, MultiInputPolicy, OptionState
 from sb3_caps.caps.reports import ReuseReports
 from sb3_caps.caps.selection import Selection
@@ -28,7 +29,7 @@ from sb3_caps.replay.batches import part
 from sb3_caps.replay.buffers import OptionReplayBuffer
 from sb3_caps.replay.type_aliases import OptionReplayBufferSamples
 from sb3_caps.reuse.selectors import Selector
-from sb3_caps.sources.evaluate import layers_of
+from sb3_caps.sources.evaluate import ELEMENTWISE, layers_of
 
 # Beside the loss of the values: β must not decide how far a step of all goes when its gradient is clipped
 TERMINATION_WEIGHT = 0.1
@@ -206,6 +207,10 @@ class CAPS(ReuseReports, OptionCollector):
             super()._setup_model()
 
     def _policy_arguments(self) -> dict[str, Any]:
+        if self._actor_arch is None:
+            # It can begin as a source of that shape
+            networks = (source.network for source in self.options.sources)
+            self._actor_arch = next((_arch(each) for each in networks if isinstance(each, ActorCriticPolicy)), None)
         return {
             "options": self.options,
             "termination": self.termination,
@@ -214,6 +219,7 @@ class CAPS(ReuseReports, OptionCollector):
             "margin": self._termination.regularization,
             "gate": self.gate,
             "actor_learning_rate": self._actor.learning_rate,
+            "actor_arch": self._actor_arch,
         }
 
     def _buffer_arguments(self) -> dict[str, Any]:
@@ -389,18 +395,24 @@ class CAPS(ReuseReports, OptionCollector):
         :param source_chances: how likely each source is the best one, and at last how likely random actions are
         """
         chances = source_chances[:-1]
-        self.policy.actor.start_from((1.0 - self._actor.softness) * chances, self._layers_of_best_source(chances))
+        unit = self._scale.value if self.normalize_returns and self._scale.value > 0 else 1.0
+        self.policy.actor.start_from((1.0 - self._actor.softness) * chances, self._best_layers(source_chances), unit)
         # The values come first, from whole episodes: advantages by an untrained network are noise
         self._train_actor(values_alone=True)
         # At last: Ctrl-C before that, and it begins again
         super()._start_actor(source_chances)
 
-    def _layers_of_best_source(self, chances: np.ndarray) -> list[th.nn.Module]:
-        """:return: the layers of the best source, none where it is not an actor that sees what ours sees"""
-        if not len(chances) or self._vec_normalize_env is not None:
-            return []
-        network = self.options.sources[int(chances.argmax())].network
-        return (layers_of(network) if isinstance(network, ActorCriticPolicy) else None) or []
+    def _best_layers(self, chances: np.ndarray) -> ActorLayers | None:
+        """:return: the layers of the best source, None where it is not an actor-critic that sees what ours sees"""
+        best = int(chances.argmax())
+        if best >= self.options.n_sources or self._vec_normalize_env is not None:
+            return None
+        network = self.options.sources[best].network
+        layers = layers_of(network) if isinstance(network, ActorCriticPolicy) else None
+        if layers is None:
+            return None
+        own = [layer for layer in layers if not isinstance(layer, th.nn.Flatten)]
+        return ActorLayers(own, [*network.mlp_extractor.value_net, network.value_net])
 
     def _train_actor(self, values_alone: bool = False) -> None:
         """
@@ -500,6 +512,17 @@ class CAPS(ReuseReports, OptionCollector):
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
         return ["policy", "policy.optimizer", "policy.termination_optimizer", "policy.actor_optimizer"], []
+
+
+def _arch(policy: ActorCriticPolicy) -> dict[str, Any] | None:
+    """:return: the hidden layers of an actor-critic, see ``ResidualActor``; None for what is built otherwise"""
+    if type(policy.mlp_extractor) is not MlpExtractor or policy.activation_fn not in ELEMENTWISE:
+        return None
+    networks = {"pi": policy.mlp_extractor.policy_net, "vf": policy.mlp_extractor.value_net}
+    units = {
+        name: [each.out_features for each in net if isinstance(each, th.nn.Linear)] for name, net in networks.items()
+    }
+    return {**units, "activation_fn": policy.activation_fn.__name__}
 
 
 def _has_images(env: GymEnv | str | None) -> bool:

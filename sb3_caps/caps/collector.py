@@ -78,6 +78,8 @@ class OptionCollector(GrowingSources, PolicyReuseAlgorithm):
         self._scale = ReturnScale(self.gamma, 0)
         self._actor_steps = 0
         self._actor_started = False
+        # The shape of the actor's layers, as the first model had it
+        self._actor_arch: dict[str, Any] | None = None
 
     def _setup_model(self) -> None:
         super()._setup_model()
@@ -478,9 +480,18 @@ class OptionCollector(GrowingSources, PolicyReuseAlgorithm):
         if learner is not None:
             self.policy.keep_best()
             self.selector.keep(learner)
+        if self._actor_started:
+            self._follow_actor()
         if not self._actor_started and (chances := self.selector.source_chances()) is not None:
             self._start_actor(chances)
         self._decide()
+
+    def _follow_actor(self) -> None:
+        """Keep the actor where it comes to be worth more than ever, and let it go back there where it has fallen."""
+        if self.selector.actor_rose():
+            self.policy.keep_peak()
+        elif self.selector.actor_fell():
+            self.policy.return_to_peak()
 
     def _decide(self) -> None:
         self.gate.disabled = self.selector.disabled

@@ -53,6 +53,7 @@ class CAPSPolicy(DQNPolicy):
         by the average, which is steadier than the network. None to act by the network itself, as the paper does.
     :param gate: What to act by, and which sources are disabled
     :param actor_learning_rate: Learning rate of the actor
+    :param actor_arch: Layers of the actor, see ``ResidualActor``; None for two as wide as those of the values
     """
 
     # For a network of one's own, a subclass with another `forward`
@@ -76,6 +77,7 @@ class CAPSPolicy(DQNPolicy):
         averaging: float | None = 0.0025,
         gate: Gate | None = None,
         actor_learning_rate: float = 0.0,
+        actor_arch: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
         if "use_sde" in kwargs:
@@ -97,6 +99,7 @@ class CAPSPolicy(DQNPolicy):
         self.averaging = averaging
         self.gate = gate or Gate()
         self.actor_learning_rate = actor_learning_rate
+        self.actor_arch = actor_arch
         # From which `predict` has its own: the model's, where the policy belongs to one
         self.rng = np.random.default_rng()
         super().__init__(observation_space, action_space, lr_schedule, *args, **kwargs)
@@ -113,10 +116,13 @@ class CAPSPolicy(DQNPolicy):
         # As they were at the start of the latest episode, and those that did best in whole episodes
         self.q_net_before = _frozen_copy(self.q_net)
         self.q_net_best = _frozen_copy(self.q_net)
+        if self.actor_arch is None:
+            self.actor_arch = {"pi": self.net_arch, "vf": self.net_arch, "activation_fn": "Tanh"}
         self.actor = ResidualActor(
-            self.q_net.features_dim, self.options.n_sources, self.options.n_actions, self.net_arch
+            self.q_net.features_dim, self.options.n_sources, self.options.n_actions, self.actor_arch
         ).to(self.device)
         self.actor_before = _frozen_copy(self.actor)
+        self.actor_peak = _frozen_copy(self.actor)
         self.actor_best = _frozen_copy(self.actor)
         self.actor_optimizer = th.optim.Adam(self.actor.parameters(), lr=self.actor_learning_rate, fused=True)
 
@@ -177,6 +183,15 @@ class CAPSPolicy(DQNPolicy):
         _copy(self.q_net_before, self.q_net_best)
         _copy(self.actor_before, self.actor_best)
 
+    def keep_peak(self) -> None:
+        """Keep the actor as it was at the start of the latest episode, to go back to."""
+        _copy(self.actor_before, self.actor_peak)
+
+    def return_to_peak(self) -> None:
+        """Let the actor go on from where it was worth most, with fresh moments."""
+        _copy(self.actor_peak, self.actor)
+        self.actor_optimizer.state.clear()
+
     def acting(self, best: bool = False) -> ActingNetwork:
         """
         :param best: whether by the networks that did best, and not by the latest ones
@@ -202,7 +217,7 @@ class CAPSPolicy(DQNPolicy):
 
     def actors(self) -> tuple[ResidualActor, ...]:
         """:return: the actor and all that were copied from it"""
-        return self.actor, self.actor_before, self.actor_best
+        return self.actor, self.actor_before, self.actor_best, self.actor_peak
 
     def rescale(self, factor: float) -> None:
         """
@@ -403,6 +418,7 @@ class CAPSPolicy(DQNPolicy):
             averaging=self.averaging,
             gate=self.gate,
             actor_learning_rate=self.actor_learning_rate,
+            actor_arch=self.actor_arch,
         )
         return data
 

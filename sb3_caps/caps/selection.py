@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sb3_caps.caps.gate import ACTOR, BEST, EXPLORING, LEARNERS, MIXING, OPTIONS, RANDOM, SAMPLED_ACTOR
+from sb3_caps.caps.gate import ACTOR, BEST, EXPLORING, LEARNERS, MIXING, OPTIONS, PEAK, RANDOM, SAMPLED_ACTOR
 from sb3_caps.reuse.checks import check_number
 from sb3_caps.reuse.episodes import Behaviour, EpisodeResult
 from sb3_caps.reuse.evidence import Evidence, chances
@@ -29,6 +29,7 @@ class Selection:
     :param confidence: By how many standard errors of the difference what was learned must be better than the best
         source to be acted by
     :param disable_errors: By how many standard errors a source must be worse than random actions to be disabled
+    :param fall_errors: By how many standard errors the actor must be worse than it was at its best to go back to that
     :param actor: Whether an actor learns beside the values of options
     """
 
@@ -38,6 +39,7 @@ class Selection:
     memory: float = 0.2
     confidence: float = 1.0
     disable_errors: float = 3.0
+    fall_errors: float = 2.0
     actor: bool = True
 
     def __post_init__(self) -> None:
@@ -46,6 +48,7 @@ class Selection:
         check_number("selection_kwargs['memory']", self.memory, at_least=0.01, at_most=1.0)
         check_number("selection_kwargs['confidence']", self.confidence, at_least=0.0)
         check_number("selection_kwargs['disable_errors']", self.disable_errors, at_least=1.0)
+        check_number("selection_kwargs['fall_errors']", self.fall_errors, at_least=0.0)
         if not isinstance(self.actor, bool):
             raise ValueError(f"selection_kwargs['actor'] must be True or False, not {self.actor!r}.")
 
@@ -68,9 +71,9 @@ class CAPSSelector(Selector):
 
     At first every source acts alone, and random actions for comparison: the survey. Then most episodes are for
     learning: the actor samples, or the values of options explore, with stretches of sources or without; what may pay
-    most gets most of them. Some episodes are trials: of sources, and of the learners without exploration. What may be
-    the best is tried most (Thompson sampling). What learns is not what it was: its older episodes count for less and
-    less.
+    most gets most of them. As long as it is in doubt what pays most, some episodes are trials: of sources, and of the
+    learners without exploration. What may be the best is tried most (Thompson sampling). What learns is not what it
+    was: its older episodes count for less and less.
 
     The model acts by a learner once that is better than the best source, and not by luck. The networks are kept where a
     learner comes to be worth more than ever, as they were at the start of the latest episode.
@@ -168,8 +171,7 @@ class CAPSSelector(Selector):
 
     def select(self, env: int) -> Behaviour:
         """:return: who acts in the episode that starts in this environment"""
-        trial_is_due = self.surveying or self.trial_steps < self.settings.trial_share * self.steps_after_survey
-        behaviour = self._to_try() if trial_is_due else self._to_learn()
+        behaviour = self._draw([*self.sources, RANDOM]) if self.surveying else self._to_try() or self._to_learn()
         self._leave(env)
         self.under_way[env] = behaviour
         self.running[behaviour] += 1
@@ -186,19 +188,24 @@ class CAPSSelector(Selector):
         if left is not None:
             self.running[left] -= 1
 
-    def _to_try(self) -> Behaviour:
+    def _to_try(self) -> Behaviour | None:
         """
-        What may be best. What was never tried comes first. After the survey every second trial is of what learns: a
-        decision between that and a source takes enough episodes of both.
+        What may be best is drawn twice. Where both draws name the same behaviour, there is nothing to find out, and the
+        episode is for learning.
+
+        :return: what to try, None for nothing
         """
-        if self.surveying:
-            candidates = [*self.sources, RANDOM]
-        else:
-            disabled = self.disabled
-            finished = [each for each in self.sources if each.name not in disabled]
-            if self.kept is not None:
-                finished.append(BEST[self.kept])
-            candidates = finished if finished and self.rng.random() < 0.5 else self.trial_learners
+        if self.trial_steps >= self.settings.trial_share * self.steps_after_survey:
+            return None
+        disabled = self.disabled
+        candidates = [each for each in self.sources if each.name not in disabled]
+        candidates += [OPTIONS] if self.no_signal else self.learners
+        candidates += [] if self.kept is None else [BEST[self.kept]]
+        first, second = self._draw(candidates), self._draw(candidates)
+        return None if first == second and self.of(first).n else second
+
+    def _draw(self, candidates: Sequence[Behaviour]) -> Behaviour:
+        """:return: what may be best (Thompson sampling). What was never tried comes first"""
         draws = np.array([self.of(each).draw(self.rng, self.spread) for each in candidates])
         running = np.array([self.running[each] for each in candidates])
         # Without evidence all are infinite, and alike but for what is under way
@@ -224,11 +231,6 @@ class CAPSSelector(Selector):
         values, others = (OPTIONS, EXPLORING), (*self.sources, ACTOR, SAMPLED_ACTOR)
         best = self.of(max(values, key=self._worth))
         return all(best.beats(known, self.spread, 1.0) for each in others if (known := self.of(each)).n)
-
-    @property
-    def trial_learners(self) -> list[Behaviour]:
-        """Learners that are seen without exploration in trials alone: the actor samples while it learns."""
-        return [each for each in self.learners if each != SAMPLED_ACTOR]
 
     def update(self, result: EpisodeResult) -> None:
         """
@@ -284,6 +286,25 @@ class CAPSSelector(Selector):
                 known.pop(best.name, None)
             known[BEST[learner].name] = known[learner.name].copy()
 
+    def actor_rose(self) -> bool:
+        """:return: whether the actor, as it samples, has just come to be worth more than ever; that is remembered"""
+        if self._worth(SAMPLED_ACTOR) <= self._worth(PEAK):
+            return False
+        self._remember(SAMPLED_ACTOR, PEAK)
+        return True
+
+    def actor_fell(self) -> bool:
+        """:return: whether it is worth less than it was, and not by luck, so that it goes back; that is remembered"""
+        if not self.of(PEAK).beats(self.of(SAMPLED_ACTOR), self.spread, self.settings.fall_errors):
+            return False
+        self._remember(PEAK, SAMPLED_ACTOR)
+        return True
+
+    def _remember(self, behaviour: Behaviour, other: Behaviour) -> None:
+        """What is known of one behaviour holds for the other one from now on."""
+        for known in (self.evidence, self.rewards):
+            known[other.name] = known[behaviour.name].copy()
+
     def _worth(self, behaviour: Behaviour) -> float:
         """With confidence: of many behaviours with few episodes each, that of the highest mean was lucky."""
         return self.of(behaviour).lower(self.spread)
@@ -297,19 +318,22 @@ class CAPSSelector(Selector):
         """
         learners = self.learners if self.kept is None else [*self.learners, BEST[self.kept]]
         learner = max(learners, key=self._worth)
-        known = [each for each in self.sources if self.of(each).n]
-        if not known:
+        if not any(self.of(each).n for each in self.sources):
             return learner if self.of(learner).n else OPTIONS
-        source = max(known, key=self._worth)
+        # What was not tried yet is no worse than what is as bad as anything
+        source = max(
+            self.sources,
+            key=lambda each: (self._worth(each), False) if self.of(each).n else (self.lowest, True),
+        )
         better = self.of(learner).beats(self.of(source), self.spread, self.settings.confidence)
         return learner if better else source
 
     def source_chances(self) -> np.ndarray | None:
         """
         :return: how likely each source is the best one, and at last how likely random actions are, for the actor to
-            begin with; None without an actor, and as long as sources are being tried
+            begin with; None without an actor, as long as sources are being tried, and as long as nothing was found
         """
-        if self.surveying or not self.settings.actor:
+        if self.surveying or self.no_signal or not self.settings.actor:
             return None
         known = [self.of(each) for each in [*self.sources, RANDOM]]
         if min(each.n for each in known) == 0:
