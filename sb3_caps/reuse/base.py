@@ -4,6 +4,8 @@ import io
 import pathlib
 from collections.abc import Iterable, Mapping
 from copy import copy
+from functools import partial
+from types import SimpleNamespace
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -28,7 +30,7 @@ from sb3_caps.reuse.schedules import PiecewiseLinear, schedule_over
 from sb3_caps.reuse.statistics import OptionUse
 from sb3_caps.sources import ObservationNormalizer, Observations, SourcePolicy, as_sources, unwrapped
 from sb3_caps.sources.load import refusal
-from sb3_caps.sources.masks import action_masks_of, has_action_masks
+from sb3_caps.sources.masks import action_masks_of, check_action_masks, has_action_masks
 
 SelfPolicyReuse = TypeVar("SelfPolicyReuse", bound="PolicyReuse")
 
@@ -48,6 +50,8 @@ class PolicyReuse(OffPolicyAlgorithm):
     _steps_before: int | None = None
     # Whether the environments tell which actions are allowed
     _has_action_masks = False
+    # Which actions are allowed in the last observations, None where they do not tell
+    _last_action_masks: np.ndarray | None = None
 
     def __new__(cls: type[SelfPolicyReuse], *args: Any, **kwargs: Any) -> SelfPolicyReuse:
         # Python says which argument there is not, and not which one was meant
@@ -196,6 +200,22 @@ class PolicyReuse(OffPolicyAlgorithm):
         assert self.env is not None
         return action_masks_of(self.env) if self._has_action_masks else None
 
+    def _masks_where_steps_led(self, infos: list[dict[str, Any]]) -> np.ndarray | None:
+        """
+        :param infos: what the environments told
+        :return: which actions are allowed where the last steps led to. Where an episode was truncated the environment
+            is in the next one: all count as allowed, but for what ``infos`` tell by Gymnasium's ``"action_mask"``.
+            None where the environments have no masks.
+        """
+        if self._last_action_masks is None:
+            return None
+        masks = self._last_action_masks.copy()
+        for i, info in enumerate(infos):
+            if info.get("TimeLimit.truncated", False):
+                told = info.get("action_mask")
+                masks[i] = True if told is None else check_action_masks(told, 1, self.options.n_actions)
+        return masks
+
     def _check_buffer_size(self) -> None:
         """Refuse a replay buffer that cannot be learned from."""
         checks.check_buffer_size(self.buffer_size, self.batch_size, self.n_envs)
@@ -268,6 +288,11 @@ class PolicyReuse(OffPolicyAlgorithm):
         self._steps_before = None
         try:
             self._check_step(new_obs, reward, dones, infos)
+            masks, self._last_action_masks = self._last_action_masks, self._action_masks()
+            if masks is not None:
+                next_masks = self._masks_where_steps_led(infos)
+                add = partial(replay_buffer.add, action_masks=masks, next_action_masks=next_masks)  # type: ignore[call-arg]
+                replay_buffer = SimpleNamespace(add=add)  # type: ignore[assignment]
             super()._store_transition(replay_buffer, buffer_action, new_obs, reward, dones, infos)
             self._last_episode_starts = dones
             self._tell(reward, dones)
