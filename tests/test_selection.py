@@ -155,9 +155,10 @@ def test_shares_of_learning_are_shares_of_steps() -> None:
     known(made, GOOD, 1.0, 0.0)
     for _ in range(2_000):
         behaviour = made.select(0)
-        paid = 0.5 * (behaviour in (ACTOR, SAMPLED_ACTOR))
-        made.update(EpisodeResult(0, behaviour, paid, paid, 100 if behaviour in (EXPLORING, MIXING) else 5))
-    assert made.actor_steps / made.learning_steps == pytest.approx(1.0 - made.settings.other_share, abs=0.02)
+        paid = 1.0 * (behaviour in (OPTIONS, EXPLORING, MIXING))
+        made.update(EpisodeResult(0, behaviour, paid, paid, 5 if behaviour in (EXPLORING, MIXING) else 100))
+    # The values of options lead
+    assert made.actor_steps / made.learning_steps == pytest.approx(made.settings.other_share, abs=0.02)
 
 
 def test_a_source_is_disabled_where_random_actions_are_better_and_not_by_luck() -> None:

@@ -19,18 +19,18 @@ CHANGING = (*LEARNERS, EXPLORING, MIXING)
 @dataclass(frozen=True)
 class Selection:
     """
-    ``selection_kwargs``: how episodes are given to behaviours. Each number has a row of ablations in the docs.
+    ``selection_kwargs``: how episodes are shared out between behaviours. The docs have an ablation for each number.
 
-    :param survey_share: Share of the run that sources are tried in at first, and as much again where episodes are long
-    :param trial_share: Share of the steps after that in which something is tried: a source alone, or a learner without
-        exploration
-    :param other_share: Share of the episodes of learning for the learner that does not lead
-    :param memory: What learns is judged by its episodes of about this share of the steps so far, the latest
-    :param confidence: By how many standard errors of the difference what was learned must be better than the best
-        source to be acted by
-    :param disable_errors: By how many standard errors a source must be worse than random actions to be disabled
-    :param fall_errors: By how many standard errors the actor must be worse than it was at its best to go back to that
-    :param actor: Whether an actor learns beside the values of options
+    :param survey_share: Share of the run in which only sources are tried, at first; up to twice that if episodes are
+        long
+    :param trial_share: Largest share of the later steps in which something is tried out: a source alone, or a learner
+        without exploration
+    :param other_share: Share of the episodes of learning that the weaker learner gets
+    :param memory: A learner is judged by its latest episodes, of about this share of the steps so far
+    :param confidence: ``predict`` acts by a learner once it is better than the best source by so many standard errors
+    :param disable_errors: A source is disabled if it is worse than random actions by so many standard errors
+    :param fall_errors: The actor goes back to its best if it is worse than that by so many standard errors
+    :param actor: Whether an actor learns in addition to the option values
     """
 
     survey_share: float = 0.05
@@ -54,7 +54,7 @@ class Selection:
 
 
 class AlwaysSelector(Selector):
-    """The null selector: the values of options explore in every episode, and the model acts by them."""
+    """Without selection: the option values explore in every episode, and the model acts by them."""
 
     def select(self, env: int) -> Behaviour:
         """:return: who acts while learning"""
@@ -67,16 +67,15 @@ class AlwaysSelector(Selector):
 
 class CAPSSelector(Selector):
     """
-    Whole episodes tell what policies are worth long before values do.
+    Chooses by the returns of whole episodes, which tell what a policy is worth long before learned values do.
 
-    At first every source acts alone, and random actions for comparison: the survey. Then most episodes are for
-    learning: the actor samples, or the values of options explore, with stretches of sources or without; what may pay
-    most gets most of them. As long as it is in doubt what pays most, some episodes are trials: of sources, and of the
-    learners without exploration. What may be the best is tried most (Thompson sampling). What learns is not what it
-    was: its older episodes count for less and less.
+    A run starts with the survey: every source acts alone, and so do random actions, for comparison. Most later episodes
+    are for learning: the actor samples, or the option values explore, with or without stretches of sources. The more
+    promising of them gets most episodes. The others are trials, as far as one may change what the model acts by: of
+    sources, and of learners without exploration. A learner changes, so its older episodes count less and less.
 
-    The model acts by a learner once that is better than the best source, and not by luck. The networks are kept where a
-    learner comes to be worth more than ever, as they were at the start of the latest episode.
+    The model acts by a learner once it is better than the best source, and not by luck. Whenever a learner is worth
+    more than ever before, the networks of the start of its latest episode are kept.
 
     :param source_names: the names of the sources
     :param settings: its numbers
