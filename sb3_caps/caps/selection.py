@@ -274,11 +274,10 @@ class CAPSSelector(Selector):
         """
         Tell when networks are worth keeping as they are.
 
-        :return: the learner that has just come to be worth more than what was kept, None for none
+        :return: the values of options if they have just come to be worth more than what was kept, None otherwise
         """
-        learner = max(self.learners, key=self._worth)
         before = -np.inf if self.kept is None else self._worth(BEST[self.kept])
-        return learner if self._worth(learner) > before else None
+        return OPTIONS if self._worth(OPTIONS) > before else None
 
     def keep(self, learner: Behaviour) -> None:
         """
@@ -303,6 +302,9 @@ class CAPSSelector(Selector):
         """:return: whether it is worth less than it was, and not by luck, so that it goes back; that is remembered"""
         if not self.of(PEAK).beats(self.of(SAMPLED_ACTOR), self.spread, self.settings.fall_errors):
             return False
+        for known in (self.evidence, self.rewards):
+            # Of all that it ever was, its best was lucky too: that counts as one episode from now on
+            known[PEAK.name].fade(1.0 / max(known[PEAK.name].n, 1.0))
         self._remember(PEAK, SAMPLED_ACTOR)
         return True
 
