@@ -41,22 +41,22 @@ class CAPS(ReuseReports, OptionCollector):
     """
     Context-Aware Policy Reuse (CAPS)
 
-    Learns when to reuse which source policy for a new task, and when to stop: option values over source policies
-    and one primitive option for each action, with learned terminations.
+    Learns when to reuse which source policy for a new task, and when to stop. Source policies and single actions are
+    options. CAPS learns a value and a termination for each of them.
 
     Paper: Li, Gu, Zhu and Zhang: Context-Aware Policy Reuse, AAMAS 2019, https://arxiv.org/abs/1806.03793
-    It builds on SB3's DQN, an off-policy algorithm. Beside the values of options it learns an actor, a policy over the
-    same options that is moved by advantages; whole episodes tell which of sources, actor and values to act by.
+    It builds on SB3's DQN, an off-policy algorithm. In addition to option values it learns an actor, a policy over the
+    same options that follows advantages. The returns of whole episodes decide whether sources, actor or values act.
     ``CAPS(policy, env, source_policies=[...])`` is what we recommend for any task.
-    ``CAPS(policy, env, source_policies=[...], **PAPER)`` is the paper. Where None is the default, images are learned as
-    by DQN (``DQN_DEFAULTS``), all else faster and with a soft target (``VECTOR_DEFAULTS``).
+    ``CAPS(policy, env, source_policies=[...], **PAPER)`` is the paper's algorithm. Arguments whose default is None
+    depend on the observations: DQN's for images (``DQN_DEFAULTS``), else ``VECTOR_DEFAULTS``, which learn faster.
 
     :param policy: The policy model to use (MlpPolicy, CnnPolicy, MultiInputPolicy)
     :param env: The environment to learn from (if registered in Gym, can be str)
     :param learning_rate: The learning rate of the option values, or a function of the remaining progress (1 to 0)
     :param buffer_size: size of the replay buffer
-    :param learning_starts: how many steps of the model to collect transitions for before learning starts:
-        until then actions are random
+    :param learning_starts: how many steps to collect transitions for before learning starts; until then actions are
+        random
     :param batch_size: Minibatch size for each gradient update, in steps
     :param tau: the soft update coefficient ("Polyak update", between 0 and 1) default 1 for hard update
     :param gamma: the discount factor
@@ -65,7 +65,7 @@ class CAPS(ReuseReports, OptionCollector):
         ``-1`` for as many as steps were done in the environment
     :param replay_buffer_class: Replay buffer class to use, a subclass of ``OptionReplayBuffer``
     :param replay_buffer_kwargs: Keyword arguments to pass to the replay buffer on creation. Half of the sequences are
-        drawn by their errors; ``{"prioritized_share": 0}`` draws all of them alike.
+        drawn by their errors; ``{"prioritized_share": 0}`` draws all of them uniformly.
     :param optimize_memory_usage: Enable a memory efficient variant of the replay buffer
     :param n_steps: Must be 1: see ``sequence_length`` for longer backups
     :param target_update_interval: update the target network every ``target_update_interval`` environment steps
@@ -91,15 +91,15 @@ class CAPS(ReuseReports, OptionCollector):
     :param exploration: How the values of options explore: ``"steps"`` draws actions, ``"terminations"``, the paper's,
         draws options that run until they terminate. Or a function with the parameters of ``epsilon_greedy``
     :param actor_kwargs: How the actor learns, see ``Actor``
-    :param selection_kwargs: How episodes are given to sources and learners, see ``Selection``
-    :param normalize_returns: Whether to learn in units of the largest return seen, so that nothing depends on the
-        scale of the rewards
-    :param safe: Whether whole episodes of training tell what to act by: a source, the actor or the values of options,
-        these as they are or as they were at their best. Without, the values of options explore and act, as in the paper
-    :param selector_class: What chooses who acts in each episode, a subclass of ``Selector``; None for the one that
-        ``safe`` says
-    :param loss_fn: The loss of the option values: one of ``torch.nn.functional``, Huber's by default, or any function
-        that is called as they are
+    :param selection_kwargs: How episodes are shared out between sources and learners, see ``Selection``
+    :param normalize_returns: Whether to learn in units of the largest return seen, so that the scale of the rewards
+        does not matter
+    :param safe: Whether to act by what did best in whole episodes of training: a source, the actor or the option
+        values, with the latest networks or the best ones. Otherwise option values explore and act, as in the paper
+    :param selector_class: Chooses who acts in each episode, a subclass of ``Selector``; None for the one that ``safe``
+        stands for
+    :param loss_fn: The loss of the option values: Huber's by default, or any function with the parameters of those in
+        ``torch.nn.functional``
     :param _init_setup_model: Whether or not to build the network at the creation of the instance
     """
 
@@ -295,8 +295,7 @@ class CAPS(ReuseReports, OptionCollector):
         :return: sequences, with rewards in the unit of returns, and without what is disabled
         """
         replay_data = self.replay_buffer.sample(batch_size, env=self._vec_normalize_env)
-        if self.normalize_returns:
-            replay_data = replay_data._replace(rewards=self._scale.normalize(replay_data.rewards))
+        replay_data = replay_data._replace(rewards=self._scale.normalize(replay_data.rewards))
         if (disabled := self.policy.disabled()) is not None:
             replay_data = replay_data._replace(learned=replay_data.learned & ~disabled)
         return replay_data

@@ -31,7 +31,7 @@ from sb3_caps.reuse.options import OptionSet, SourceStates
 from sb3_caps.reuse.scale import ReturnScale
 from sb3_caps.reuse.selectors import Selector
 from sb3_caps.sources.act import by_key
-from sb3_caps.sources.masks import check_action_masks, random_actions
+from sb3_caps.sources.masks import random_actions
 
 CALL_AND_RETURN = OptionExecution("call-and-return")
 # From environments, and whether learning has not begun, to the options to follow there and log μ(a|s)
@@ -77,8 +77,6 @@ class OptionCollector(GrowingSources, PolicyReuseAlgorithm):
         self._last_options = np.zeros(0, dtype=np.int64)
         self._last_option_actions = np.zeros((0, 0), dtype=np.int64)
         self._last_source_states: SourceStates = ()
-        # Which actions are allowed there, None where the environments do not tell
-        self._last_action_masks: np.ndarray | None = None
         self._tracker = EpisodeTracker(0, 1.0)
         self._stretches = RandomStretches(0)
         self._scale = ReturnScale(self.gamma, 0)
@@ -160,13 +158,12 @@ class OptionCollector(GrowingSources, PolicyReuseAlgorithm):
             self._tracker.change_discount(discount, limit)
         self._setup_selector()
         self._scale.gamma = self.gamma
-        if not self.normalize_returns:
-            # Nobody adds up what is paid
-            self._scale.reset(self.n_envs)
+        self._rescale(self._scale.use(self.normalize_returns))
         # Where the environments were reset, new episodes begin
         if len(self._last_options) != self.n_envs or self._was_reset:
             self._last_options = np.zeros(self.n_envs, dtype=np.int64)
             self._last_source_states = self.options.initial_states()
+            self._last_action_masks = self._action_masks()
             self._last_option_actions = self._query_sources(self._original_observations(), starts)
             self._tracker = EpisodeTracker(self.n_envs, discount, limit)
             self._stretches.reset(self.n_envs)
@@ -406,8 +403,9 @@ class OptionCollector(GrowingSources, PolicyReuseAlgorithm):
         n_sources = self.options.n_sources
         original: Any = new_obs if self._vec_normalize_env is None else self._vec_normalize_env.get_original_obs()
         truncated = [i for i in np.flatnonzero(dones).tolist() if infos[i].get("TimeLimit.truncated", False)]
-        masks, masks_at_ends = self._last_action_masks, self._masks_after_truncation(truncated, infos)
-        arrived = self._actions_after_truncation(original, truncated, infos, masks_at_ends)
+        masks, self._last_action_masks = self._last_action_masks, self._action_masks()
+        next_masks = self._masks_where_steps_led(infos)
+        arrived = self._actions_after_truncation(original, truncated, infos, next_masks)
         before, after = self._last_option_actions, self._query_sources(original, dones)
         # The buffer keeps what sources do where an episode was cut off, and acting goes on from the new one
         following = after.copy() if arrived else after
@@ -419,38 +417,20 @@ class OptionCollector(GrowingSources, PolicyReuseAlgorithm):
             log_probs=log_probs,
             option_actions=before[:, :n_sources],
             next_option_actions=following[:, :n_sources],
+            action_masks=masks,
+            next_action_masks=next_masks,
         )
-        if self._last_action_masks is not None and masks_at_ends is not None:
-            next_masks = self._last_action_masks.copy()
-            next_masks[truncated] = masks_at_ends[truncated]
-            add = partial(add, action_masks=masks, next_action_masks=next_masks)
         # SB3 knows the observations that episodes ended in, and those before normalisation
         DQN._store_transition(self, SimpleNamespace(add=add), actions, new_obs, rewards, dones, infos)  # type: ignore[arg-type]
         self._last_episode_starts, self._last_option_actions = dones, after
 
     def _query_sources(self, observations: Any, starts: np.ndarray) -> np.ndarray:
         """:return: what each option does in observations that the environments have just emitted"""
-        self._last_action_masks = self._action_masks()
         emitted = self.options.as_emitted(observations)
         option_actions, self._last_source_states = self.options.actions(
             emitted, self._last_source_states, starts, self._last_action_masks, self.rng
         )
         return option_actions
-
-    def _masks_after_truncation(self, truncated: list[int], infos: list[dict[str, Any]]) -> np.ndarray | None:
-        """
-        :param truncated: which episodes were
-        :param infos: what the environments told
-        :return: which actions are allowed where episodes were truncated: all, but for what ``infos`` tell by
-            Gymnasium's ``"action_mask"``, as the environments are in their next episode. None where they have no masks.
-        """
-        if not self._has_action_masks:
-            return None
-        masks = np.ones((self.n_envs, self.options.n_actions), dtype=bool)
-        for i in truncated:
-            if "action_mask" in infos[i]:
-                masks[i] = check_action_masks(infos[i]["action_mask"], 1, self.options.n_actions)
-        return masks
 
     def _actions_after_truncation(
         self, original: Any, truncated: list[int], infos: list[dict[str, Any]], masks: np.ndarray | None
@@ -484,10 +464,7 @@ class OptionCollector(GrowingSources, PolicyReuseAlgorithm):
         """
         Tell the ledger of episodes what was paid, the selector what came of those that ended, and begin new ones.
         """
-        if self.normalize_returns:
-            factor = self._scale.update(rewards, dones)
-            if factor != 1.0:
-                self.policy.rescale(factor)
+        self._rescale(self._scale.update(rewards, dones))
         self._actor_steps += self._n_sampling
         results = self._tracker.add(self._paid(rewards), dones)
         for result in results:
@@ -496,6 +473,11 @@ class OptionCollector(GrowingSources, PolicyReuseAlgorithm):
             self._update_gate()
         if None in self._tracker.behaviours:
             self._start_episodes()
+
+    def _rescale(self, factor: float) -> None:
+        """What was learned stays what it is in another unit."""
+        if factor != 1.0:
+            self.policy.rescale(factor)
 
     def _update_gate(self) -> None:
         """What ``predict`` acts by while training goes on, and the networks to keep."""

@@ -44,12 +44,12 @@ class CAPSPolicy(DQNPolicy):
     :param initial_termination: The β to start learning from, one number or one for sources and one for primitives
     :param termination_learning_rate: Learning rate of β where it is learned online, see ``CAPS``; None where it is
         learned with the values, by a hidden layer of its own
-    :param execution: How options are executed: ``"interrupting"`` ends a source where another option has a value that
-        is higher by the margin; ``"call-and-return"``, the paper's, where β says so. None for call-and-return with a
+    :param execution: How options are executed: ``"interrupting"`` ends a source when another option has a value that
+        is higher by the margin; ``"call-and-return"``, the paper's, when β says so. None for call-and-return with a
         fixed ``termination`` and for interrupting otherwise.
-    :param margin: How much higher than that of a source, in the unit of the values
-    :param shared_values: Whether values and terminations of a source are built on those of the action that it takes,
-        so that a source has no more to learn than what following it further adds. The paper learns them apart.
+    :param margin: How much higher that value must be, in the unit of the values
+    :param shared_values: Whether value and termination of a source are built on those of the action that it takes.
+        Then only what following the source further adds is left to learn. The paper learns them separately.
     :param averaging: How far a running average of the network follows it in each gradient step: options are executed
         by the average, which is steadier than the network. None to act by the network itself, as the paper does.
     :param gate: What to act by, and which sources are disabled
