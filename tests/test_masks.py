@@ -249,7 +249,7 @@ def test_draws_by_hand() -> None:
 
 def test_actor_by_hand() -> None:
     """Three actions, the second not allowed: a source votes for the first with a half, the rest is spread evenly."""
-    actor = ResidualActor(2, 1, 3, [4])
+    actor = ResidualActor(2, 1, 3, {"pi": [4], "vf": [4], "activation_fn": "Tanh"})
     actor.start_from(np.array([0.5]))
     masks = th.tensor([[True, False, True]])
     _, log_probs = actor(th.zeros(1, 2), th.tensor([[0]]), masks)
