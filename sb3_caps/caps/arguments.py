@@ -110,13 +110,13 @@ class Actor:
 
     learning_rate: float = 7e-4
     softness: float = 0.5
-    interval: int = 256
+    interval: int = 512
     window: int = 2048
     n_epochs: int = 4
     batch_size: int = 64
     clip_range: float = 0.2
     target_kl: float = 0.03
-    trace: float = 0.98
+    trace: float = 0.95
     max_grad_norm: float = 0.5
 
     def __post_init__(self) -> None:

@@ -10,8 +10,9 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 from stable_baselines3.common.preprocessing import is_image_space
+from stable_baselines3.common.torch_layers import MlpExtractor
 from stable_baselines3.common.type_aliases import GymEnv, Schedule
-from stable_baselines3.common.utils import get_parameters_by_name, polyak_update
+from stable_baselines3.common.utils import get_parameters_by_name
 from torch.nn import functional as F
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
@@ -19,7 +20,7 @@ from sb3_caps.caps.arguments import DQN_DEFAULTS, VECTOR_DEFAULTS, Actor, Termin
 from sb3_caps.caps.collector import OptionCollector
 from sb3_caps.caps.exploration import Exploration
 from sb3_caps.caps.losses import actor_loss, option_loss, option_targets, termination_loss, vtrace
-from sb3_caps.caps.networks import OptionEstimates
+from sb3_caps.caps.networks import ActorLayers, OptionEstimates
 from sb3_caps.caps.policies import CAPSPolicy, CnnPolicy, MlpPolicy, MultiInputPolicy, OptionState
 from sb3_caps.caps.reports import ReuseReports
 from sb3_caps.caps.selection import Selection
@@ -28,7 +29,7 @@ from sb3_caps.replay.batches import part
 from sb3_caps.replay.buffers import OptionReplayBuffer
 from sb3_caps.replay.type_aliases import OptionReplayBufferSamples
 from sb3_caps.reuse.selectors import Selector
-from sb3_caps.sources.evaluate import layers_of
+from sb3_caps.sources.evaluate import ELEMENTWISE, layers_of
 
 # Beside the loss of the values: β must not decide how far a step of all goes when its gradient is clipped
 TERMINATION_WEIGHT = 0.1
@@ -206,6 +207,10 @@ class CAPS(ReuseReports, OptionCollector):
             super()._setup_model()
 
     def _policy_arguments(self) -> dict[str, Any]:
+        if self._actor_arch is None:
+            # It can begin as a source of that shape
+            networks = (source.network for source in self.options.sources)
+            self._actor_arch = next((_arch(each) for each in networks if isinstance(each, ActorCriticPolicy)), None)
         return {
             "options": self.options,
             "termination": self.termination,
@@ -214,6 +219,7 @@ class CAPS(ReuseReports, OptionCollector):
             "margin": self._termination.regularization,
             "gate": self.gate,
             "actor_learning_rate": self._actor.learning_rate,
+            "actor_arch": self._actor_arch,
         }
 
     def _buffer_arguments(self) -> dict[str, Any]:
@@ -240,11 +246,12 @@ class CAPS(ReuseReports, OptionCollector):
         average = self.policy.q_net_average
         # Listed once: to walk through modules takes a tenth of a step
         self._trained_parameters = list(self.q_net.parameters())
+        self._target_parameters = list(self.q_net_target.parameters())
         self._average_parameters: list[th.nn.Parameter] = [] if average is None else list(average.parameters())
         self._average_stats: list[th.Tensor] = [] if average is None else get_parameters_by_name(average, ["running_"])
 
     def _excluded_save_params(self) -> list[str]:
-        listed = ["_trained_parameters", "_average_parameters", "_average_stats"]
+        listed = ["_trained_parameters", "_target_parameters", "_average_parameters", "_average_stats"]
         return [*super()._excluded_save_params(), *listed]
 
     def train(self, gradient_steps: int, batch_size: int = 100) -> None:
@@ -288,8 +295,7 @@ class CAPS(ReuseReports, OptionCollector):
         :return: sequences, with rewards in the unit of returns, and without what is disabled
         """
         replay_data = self.replay_buffer.sample(batch_size, env=self._vec_normalize_env)
-        if self.normalize_returns:
-            replay_data = replay_data._replace(rewards=self._scale.normalize(replay_data.rewards))
+        replay_data = replay_data._replace(rewards=self._scale.normalize(replay_data.rewards))
         if self.gate.disabled:
             replay_data = replay_data._replace(learned=replay_data.learned & ~self.policy.disabled())
         return replay_data
@@ -303,8 +309,9 @@ class CAPS(ReuseReports, OptionCollector):
         share = max(1.0 - (1.0 - self.policy.averaging) ** gradient_steps, gradient_steps / self._n_updates)
         with th.no_grad():
             get_ema_multi_avg_fn(1.0 - share)(self._average_parameters, self._trained_parameters, None)
-        # The statistics of batch normalization are averages already, as DQN treats them too
-        polyak_update(self.batch_norm_stats, self._average_stats, 1.0)
+            # The statistics of batch normalization are averages already, as DQN treats them too
+            for stat, own in zip(self._average_stats, self.batch_norm_stats, strict=True):
+                stat.copy_(own)
 
     def _compute_loss(
         self, replay_data: OptionReplayBufferSamples, estimates: OptionEstimates, targets: th.Tensor
@@ -347,40 +354,34 @@ class CAPS(ReuseReports, OptionCollector):
         :return: the estimates and the targets of Q_O(s, ·), all of shape (length, sequences, options)
         """
         length, n_sequences = replay_data.mask.shape
-        shape = (length, n_sequences, len(self.options))
+        shape = (length + 1, n_sequences, len(self.options))
         observations, option_actions = replay_data.observations, replay_data.option_actions
-        # The successor of a step is the next step of its sequence: only that of the last one is seen here
-        steps = length * n_sequences
-        next_allowed = None if replay_data.allowed is None else replay_data.allowed[n_sequences:]
-        values, logits = self.policy.evaluate(part(observations, 0, steps), option_actions[:steps])
+        values, logits = (each.reshape(shape) for each in self.policy.evaluate(observations, option_actions))
+        # The successor of a step is the next step of its sequence: the first one is none
+        allowed = None if replay_data.allowed is None else replay_data.allowed.reshape(shape)[1:]
         with th.no_grad():
-            last = self.policy.evaluate(part(observations, steps), option_actions[steps:])
-            next_values = th.cat([values[n_sequences:], last.values])
-            next_beta = self._target_terminations(lambda: th.cat([logits[n_sequences:], last.termination_logits]))
-            target_values = self.policy.evaluate(
-                part(observations, n_sequences), option_actions[n_sequences:], self.q_net_target
-            ).values
+            following = part(observations, n_sequences), option_actions[n_sequences:]
             targets = option_targets(
                 replay_data,
                 self.gamma,
-                next_greedy=self.policy.greedy_options(next_values, next_allowed).reshape(shape[:2]),
-                next_values=target_values.reshape(shape),
-                next_terminations=next_beta.expand(len(next_values), -1).reshape(shape),
-                next_allowed=None if next_allowed is None else next_allowed.reshape(shape),
+                next_greedy=self.policy.greedy_options(values[1:], allowed),
+                next_values=self.policy.evaluate(*following, self.q_net_target).values.reshape(length, *shape[1:]),
+                next_terminations=self._target_terminations(logits[1:]),
+                next_allowed=allowed,
             )
-        return OptionEstimates(values[:steps].reshape(shape), logits[:steps].reshape(shape)), targets
+        return OptionEstimates(values[:-1], logits[:-1]), targets
 
-    def _target_terminations(self, logits: Callable[[], th.Tensor]) -> th.Tensor:
+    def _target_terminations(self, logits: th.Tensor) -> th.Tensor:
         """
-        :param logits: β before the logistic function, of shape (states, options)
+        :param logits: β before the logistic function, of shape (..., options)
         :return: β for the targets: that of options, or what ``termination_kwargs`` says, the same in all states
         """
         target = self._termination.target
         if target is None or self.termination is not None:
-            return th.sigmoid(logits())
+            return th.sigmoid(logits)
         both = target if isinstance(target, tuple) else (self._scheduled_value("target_termination"),) * 2
         n_sources, n_actions = self.options.n_sources, self.options.n_actions
-        return th.tensor([both[0]] * n_sources + [both[1]] * n_actions, device=self.device)
+        return logits.new_tensor([both[0]] * n_sources + [both[1]] * n_actions).expand(logits.shape)
 
     def _start_actor(self, source_chances: np.ndarray) -> None:
         """
@@ -389,18 +390,24 @@ class CAPS(ReuseReports, OptionCollector):
         :param source_chances: how likely each source is the best one, and at last how likely random actions are
         """
         chances = source_chances[:-1]
-        self.policy.actor.start_from((1.0 - self._actor.softness) * chances, self._layers_of_best_source(chances))
+        unit = self._scale.value if self.normalize_returns and self._scale.value > 0 else 1.0
+        self.policy.actor.start_from((1.0 - self._actor.softness) * chances, self._best_layers(source_chances), unit)
         # The values come first, from whole episodes: advantages by an untrained network are noise
         self._train_actor(values_alone=True)
         # At last: Ctrl-C before that, and it begins again
         super()._start_actor(source_chances)
 
-    def _layers_of_best_source(self, chances: np.ndarray) -> list[th.nn.Module]:
-        """:return: the layers of the best source, none where it is not an actor that sees what ours sees"""
-        if not len(chances) or self._vec_normalize_env is not None:
-            return []
-        network = self.options.sources[int(chances.argmax())].network
-        return (layers_of(network) if isinstance(network, ActorCriticPolicy) else None) or []
+    def _best_layers(self, chances: np.ndarray) -> ActorLayers | None:
+        """:return: the layers of the best source, None where it is not an actor-critic that sees what ours sees"""
+        best = int(chances.argmax())
+        if best >= self.options.n_sources or self._vec_normalize_env is not None:
+            return None
+        network = self.options.sources[best].network
+        layers = layers_of(network) if isinstance(network, ActorCriticPolicy) else None
+        if layers is None:
+            return None
+        own = [layer for layer in layers if not isinstance(layer, th.nn.Flatten)]
+        return ActorLayers(own, [*network.mlp_extractor.value_net, network.value_net])
 
     def _train_actor(self, values_alone: bool = False) -> None:
         """
@@ -500,6 +507,17 @@ class CAPS(ReuseReports, OptionCollector):
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
         return ["policy", "policy.optimizer", "policy.termination_optimizer", "policy.actor_optimizer"], []
+
+
+def _arch(policy: ActorCriticPolicy) -> dict[str, Any] | None:
+    """:return: the hidden layers of an actor-critic, see ``ResidualActor``; None for what is built otherwise"""
+    if type(policy.mlp_extractor) is not MlpExtractor or policy.activation_fn not in ELEMENTWISE:
+        return None
+    networks = {"pi": policy.mlp_extractor.policy_net, "vf": policy.mlp_extractor.value_net}
+    units = {
+        name: [each.out_features for each in net if isinstance(each, th.nn.Linear)] for name, net in networks.items()
+    }
+    return {**units, "activation_fn": policy.activation_fn.__name__}
 
 
 def _has_images(env: GymEnv | str | None) -> bool:

@@ -15,7 +15,9 @@ EXPLORING, MIXING, RANDOM = Behaviour("exploring"), Behaviour("mixing"), Behavio
 LEARNERS = (OPTIONS, ACTOR, SAMPLED_ACTOR)
 # The same three by the networks that did best so far
 BEST = {learner: Behaviour(f"best {learner.name}") for learner in LEARNERS}
-BUILT_IN = (*LEARNERS, *BEST.values(), EXPLORING, MIXING, RANDOM)
+# The sampling actor when it was worth most: where it falls below that it goes back to it
+PEAK = Behaviour("peak actor")
+BUILT_IN = (*LEARNERS, *BEST.values(), PEAK, EXPLORING, MIXING, RANDOM)
 
 
 @dataclass

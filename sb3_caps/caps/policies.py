@@ -13,8 +13,8 @@ from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from stable_baselines3.dqn.policies import DQNPolicy
 from torch import nn
 
-from sb3_caps.caps.acting import ActingNetwork
-from sb3_caps.caps.exploration import draw, epsilon_greedy
+from sb3_caps.caps.acting import ActingNetwork, draw
+from sb3_caps.caps.exploration import epsilon_greedy
 from sb3_caps.caps.gate import ACTOR, BEST, SAMPLED_ACTOR, Gate
 from sb3_caps.caps.networks import OptionEstimates, OptionQNetwork, ResidualActor, add_action_values
 from sb3_caps.replay.batches import distinct_rows, part, with_batch_axis
@@ -53,6 +53,7 @@ class CAPSPolicy(DQNPolicy):
         by the average, which is steadier than the network. None to act by the network itself, as the paper does.
     :param gate: What to act by, and which sources are disabled
     :param actor_learning_rate: Learning rate of the actor
+    :param actor_arch: Layers of the actor, see ``ResidualActor``; None for two as wide as those of the values
     """
 
     # For a network of one's own, a subclass with another `forward`
@@ -76,6 +77,7 @@ class CAPSPolicy(DQNPolicy):
         averaging: float | None = 0.0025,
         gate: Gate | None = None,
         actor_learning_rate: float = 0.0,
+        actor_arch: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
         if "use_sde" in kwargs:
@@ -97,6 +99,7 @@ class CAPSPolicy(DQNPolicy):
         self.averaging = averaging
         self.gate = gate or Gate()
         self.actor_learning_rate = actor_learning_rate
+        self.actor_arch = actor_arch
         # From which `predict` has its own: the model's, where the policy belongs to one
         self.rng = np.random.default_rng()
         super().__init__(observation_space, action_space, lr_schedule, *args, **kwargs)
@@ -113,10 +116,13 @@ class CAPSPolicy(DQNPolicy):
         # As they were at the start of the latest episode, and those that did best in whole episodes
         self.q_net_before = _frozen_copy(self.q_net)
         self.q_net_best = _frozen_copy(self.q_net)
+        if self.actor_arch is None:
+            self.actor_arch = {"pi": self.net_arch, "vf": self.net_arch, "activation_fn": "Tanh"}
         self.actor = ResidualActor(
-            self.q_net.features_dim, self.options.n_sources, self.options.n_actions, self.net_arch
+            self.q_net.features_dim, self.options.n_sources, self.options.n_actions, self.actor_arch
         ).to(self.device)
         self.actor_before = _frozen_copy(self.actor)
+        self.actor_peak = _frozen_copy(self.actor)
         self.actor_best = _frozen_copy(self.actor)
         self.actor_optimizer = th.optim.Adam(self.actor.parameters(), lr=self.actor_learning_rate, fused=True)
 
@@ -177,6 +183,15 @@ class CAPSPolicy(DQNPolicy):
         _copy(self.q_net_before, self.q_net_best)
         _copy(self.actor_before, self.actor_best)
 
+    def keep_peak(self) -> None:
+        """Keep the actor as it was at the start of the latest episode, to go back to."""
+        _copy(self.actor_before, self.actor_peak)
+
+    def return_to_peak(self) -> None:
+        """Let the actor go on from where it was worth most, with fresh moments."""
+        _copy(self.actor_peak, self.actor)
+        self.actor_optimizer.state.clear()
+
     def acting(self, best: bool = False) -> ActingNetwork:
         """
         :param best: whether by the networks that did best, and not by the latest ones
@@ -188,12 +203,15 @@ class CAPSPolicy(DQNPolicy):
 
     def greedy_options(self, values: th.Tensor, allowed: th.Tensor | None = None) -> th.Tensor:
         """
-        :param values: Q_O(s, o), of shape (states, options)
+        :param values: Q_O(s, o), of shape (..., options)
         :param allowed: which options are allowed in each state, of the same shape; None for all
         :return: the option with the highest value in each state, among those that still are one
         """
-        none = self.disabled() if allowed is None else self.disabled() | ~allowed
-        return values.masked_fill(none, -th.inf).argmax(dim=1)
+        if self.gate.disabled:
+            values = values.masked_fill(self.disabled(), -th.inf)
+        if allowed is not None:
+            values = values.masked_fill(~allowed, -th.inf)
+        return values.argmax(dim=-1)
 
     def networks(self) -> list[OptionQNetwork]:
         """:return: the network and all that were copied from it"""
@@ -202,7 +220,7 @@ class CAPSPolicy(DQNPolicy):
 
     def actors(self) -> tuple[ResidualActor, ...]:
         """:return: the actor and all that were copied from it"""
-        return self.actor, self.actor_before, self.actor_best
+        return self.actor, self.actor_before, self.actor_best, self.actor_peak
 
     def rescale(self, factor: float) -> None:
         """
@@ -300,7 +318,7 @@ class CAPSPolicy(DQNPolicy):
         :return: the option in each environment, a source that takes the same action where the actor listens to sources
             and a primitive elsewhere, and how likely the actor is to take that action
         """
-        n_sources, rows = self.options.n_sources, np.arange(len(option_actions))
+        n_sources, rows = acting.actor.n_sources, np.arange(len(option_actions))
         sources = option_actions[:, :n_sources]
         probabilities = acting.action_probabilities(observations, sources, action_masks)
         actions = probabilities.argmax(axis=1) if rng is None else draw(probabilities, rng.random(len(rows)))
@@ -403,6 +421,7 @@ class CAPSPolicy(DQNPolicy):
             averaging=self.averaging,
             gate=self.gate,
             actor_learning_rate=self.actor_learning_rate,
+            actor_arch=self.actor_arch,
         )
         return data
 

@@ -29,7 +29,7 @@ from sb3_caps.reuse.options import OptionSet
 from sb3_caps.reuse.schedules import PiecewiseLinear, schedule_over
 from sb3_caps.reuse.statistics import OptionUse
 from sb3_caps.sources import ObservationNormalizer, Observations, SourcePolicy, as_sources, unwrapped
-from sb3_caps.sources.load import refusal
+from sb3_caps.sources.load import check_trust, refusal
 from sb3_caps.sources.masks import action_masks_of, check_action_masks, has_action_masks
 
 SelfPolicyReuse = TypeVar("SelfPolicyReuse", bound="PolicyReuse")
@@ -385,6 +385,7 @@ class PolicyReuse(OffPolicyAlgorithm):
             ``custom_objects={"policy_kwargs": {...}}``.
         :return: new model instance with loaded parameters
         """
+        check_trust(trust)
         exported = is_export(path)
         if exported:
             # An export holds arguments alone, so both say what takes their place

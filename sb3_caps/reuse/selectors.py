@@ -87,6 +87,14 @@ class Selector:
         :param learner: what they act by
         """
 
+    def actor_rose(self) -> bool:
+        """:return: whether the actor, as it samples, has just come to be worth more than ever; that is remembered"""
+        return False
+
+    def actor_fell(self) -> bool:
+        """:return: whether it is worth less than it was, and not by luck, so that it goes back; that is remembered"""
+        return False
+
     def source_chances(self) -> np.ndarray | None:
         """
         :return: what an actor begins with: how likely each source is the best one, and at last how likely random

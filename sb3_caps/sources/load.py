@@ -55,6 +55,7 @@ def as_source(
         does.
     :return: the source policy
     """
+    check_trust(trust)
     if isinstance(source, SourcePolicy):
         result = copy.copy(source)
     elif isinstance(source, str) and IMPORT_STRING.fullmatch(source) and not Path(source).exists():
@@ -132,6 +133,16 @@ def _from_policy(policy: BasePolicy, name: str, normalizer: VecNormalize | None 
         observation_space=policy.observation_space,
         action_space=policy.action_space,
     )
+
+
+def check_trust(trust: Any) -> None:
+    """
+    Refuse what only looks like a no: ``"False"`` is true.
+
+    :param trust: what was passed
+    """
+    if not isinstance(trust, bool):
+        raise ValueError(f"trust must be True or False, not {trust!r}.")
 
 
 def refusal(path: Any) -> str:
