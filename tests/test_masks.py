@@ -560,7 +560,7 @@ def test_evaluations_pass_masks_on() -> None:
         evaluate_policy(with_masks(model, single), single, 3, warn=False)
     assert callbacks[0].model is model
     evaluate_sources(strict_sources(), eval_env, 3)
-    with pytest.warns(UserWarning, match="predict got none, so that it may do what is not allowed: pass action_masks"):
+    with pytest.warns(UserWarning, match="predict got none, so it may do what is not allowed: pass action_masks"):
         model.predict(single.reset(seed=0)[0], deterministic=True)
 
 
