@@ -208,8 +208,9 @@ class CAPSSelector(Selector):
         """:return: what may be best (Thompson sampling). What was never tried comes first"""
         draws = np.array([self.of(each).draw(self.rng, self.spread) for each in candidates])
         running = np.array([self.running[each] for each in candidates])
-        # Without evidence all are infinite, and alike but for what is under way
-        return candidates[np.lexsort((self.rng.random(len(draws)), running, -draws))[0]]
+        # What was never tried is infinite, and comes in the order given: begin with what you believe in
+        ties = np.where(np.isinf(draws), np.arange(len(draws)), self.rng.random(len(draws)))
+        return candidates[np.lexsort((ties, running, -draws))[0]]
 
     def _to_learn(self) -> Behaviour:
         """Mostly the learner that leads, the other one for a share."""
