@@ -20,13 +20,13 @@ from sb3_caps.commands import main
 from sb3_caps.library import worth_of_sources
 from sb3_caps.library.folder import Returns
 from sb3_caps.sources import SourcePolicy
-from tests.soak import TIMES
+from tests.soak import times
 from tests.toy_box import ToyBox, away, home
 from tests.toy_world import LEFT, LENGTH, RIGHT, STAY, Corridor, go_right
 
 TASK, BOX = "tests/Corridor-v0", "tests/ToyBox-v0"
 # A hundred with `make soak`
-KILLS = min(4 * TIMES, 100)
+KILLS = times(4, 100)
 
 if TASK not in gym.registry:
     gym.register(TASK, entry_point="tests.toy_world:Corridor")

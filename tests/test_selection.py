@@ -93,14 +93,27 @@ def test_without_sources_learning_begins_at_once() -> None:
     assert RANDOM not in chosen
 
 
-def test_trials_take_their_share_of_the_steps_where_it_is_in_doubt_what_is_best() -> None:
-    made = selector("good", "bad", trial_share=0.2)
-    play(made, {GOOD: 1.0, BAD: 1.0, SAMPLED_ACTOR: 1.0}, 10_000)
-    assert made.trial_steps / made.steps_after_survey == pytest.approx(0.2, abs=0.01)
-    # It is known sooner or later
-    clear = selector("good", "bad", trial_share=0.2)
-    play(clear, {GOOD: 1.0, SAMPLED_ACTOR: 0.5}, 10_000)
-    assert clear.trial_steps < 0.4 * made.trial_steps
+def test_what_is_in_doubt_is_tried_and_what_is_known_is_not() -> None:
+    rng = np.random.default_rng(0)
+    shares = {}
+    for worth in (0.5, 0.95):
+        made = selector("good", trial_share=0.2)
+        for _ in range(1_000):
+            behaviour = made.select(0)
+            chance = {GOOD: 0.5, SAMPLED_ACTOR: worth, ACTOR: worth}.get(behaviour, 0.0)
+            paid = float(rng.random() < chance)
+            made.update(EpisodeResult(0, behaviour, paid, paid, 10))
+        shares[worth] = made.trial_steps / made.steps_after_survey
+    assert shares[0.95] < 0.7 * shares[0.5] < 0.2
+
+
+def test_trials_never_take_more_than_their_share() -> None:
+    made = selector("good", trial_share=0.02)
+    rng = np.random.default_rng(0)
+    for _ in range(1_000):
+        behaviour, paid = made.select(0), rng.random()
+        made.update(EpisodeResult(0, behaviour, paid, paid, 10))
+    assert made.trial_steps / made.steps_after_survey == pytest.approx(0.02, abs=0.005)
 
 
 def test_the_actor_is_kept_where_it_rises_and_goes_back_where_it_falls() -> None:
@@ -117,6 +130,8 @@ def test_the_actor_is_kept_where_it_rises_and_goes_back_where_it_falls() -> None
     known(made, SAMPLED_ACTOR, *[0.0] * 9)
     assert made.actor_fell()
     assert made.of(SAMPLED_ACTOR).mean == made.of(PEAK).mean == pytest.approx(0.55, abs=0.02)
+    # It may have been luck that made it the best
+    assert made.of(PEAK).n == made.of(SAMPLED_ACTOR).n == pytest.approx(1.0)
     assert not made.actor_fell()
 
 
@@ -143,8 +158,8 @@ def test_as_long_as_nothing_was_ever_paid_the_values_of_options_explore() -> Non
     made = selector("good")
     chosen = play(made, {}, 10_000)
     assert made.no_signal
-    share = chosen[SAMPLED_ACTOR] / sum(chosen[each] for each in LEARNING)
-    assert share == pytest.approx(made.settings.other_share, abs=0.02)
+    # The actor has nothing to begin with
+    assert not {SAMPLED_ACTOR, ACTOR} & chosen.keys()
 
 
 def test_shares_of_learning_are_shares_of_steps() -> None:
@@ -153,8 +168,10 @@ def test_shares_of_learning_are_shares_of_steps() -> None:
     known(made, GOOD, 1.0, 0.0)
     for _ in range(2_000):
         behaviour = made.select(0)
-        made.update(EpisodeResult(0, behaviour, 0.0, 0.0, 100 if behaviour in (EXPLORING, MIXING) else 5))
-    assert made.actor_steps / made.learning_steps == pytest.approx(1.0 - made.settings.other_share, abs=0.02)
+        paid = 1.0 * (behaviour in (OPTIONS, EXPLORING, MIXING))
+        made.update(EpisodeResult(0, behaviour, paid, paid, 5 if behaviour in (EXPLORING, MIXING) else 100))
+    # The values of options lead, and what was tried long ago may have learned since
+    assert made.settings.other_share - 0.01 < made.actor_steps / made.learning_steps < 0.5
 
 
 def test_a_source_is_disabled_where_random_actions_are_better_and_not_by_luck() -> None:
@@ -208,8 +225,6 @@ def test_networks_are_kept_when_a_learner_is_worth_more_than_ever() -> None:
     # It gets worse, and what was kept is what to act by
     known(made, OPTIONS, *[0.1] * 10)
     assert made.decide() == BEST[OPTIONS]
-    known(made, ACTOR, *[0.9] * 10)
-    assert made.improved() == ACTOR
 
 
 def test_what_learns_is_judged_by_its_latest_episodes_most() -> None:

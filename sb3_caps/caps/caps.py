@@ -12,7 +12,7 @@ from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.torch_layers import MlpExtractor
 from stable_baselines3.common.type_aliases import GymEnv, Schedule
-from stable_baselines3.common.utils import get_parameters_by_name, polyak_update
+from stable_baselines3.common.utils import get_parameters_by_name
 from torch.nn import functional as F
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
@@ -41,22 +41,22 @@ class CAPS(ReuseReports, OptionCollector):
     """
     Context-Aware Policy Reuse (CAPS)
 
-    Learns when to reuse which source policy for a new task, and when to stop: option values over source policies
-    and one primitive option for each action, with learned terminations.
+    Learns when to reuse which source policy for a new task, and when to stop. Source policies and single actions are
+    options. CAPS learns a value and a termination for each of them.
 
     Paper: Li, Gu, Zhu and Zhang: Context-Aware Policy Reuse, AAMAS 2019, https://arxiv.org/abs/1806.03793
-    It builds on SB3's DQN, an off-policy algorithm. Beside the values of options it learns an actor, a policy over the
-    same options that is moved by advantages; whole episodes tell which of sources, actor and values to act by.
+    It builds on SB3's DQN, an off-policy algorithm. In addition to option values it learns an actor, a policy over the
+    same options that follows advantages. The returns of whole episodes decide whether sources, actor or values act.
     ``CAPS(policy, env, source_policies=[...])`` is what we recommend for any task.
-    ``CAPS(policy, env, source_policies=[...], **PAPER)`` is the paper. Where None is the default, images are learned as
-    by DQN (``DQN_DEFAULTS``), all else faster and with a soft target (``VECTOR_DEFAULTS``).
+    ``CAPS(policy, env, source_policies=[...], **PAPER)`` is the paper's algorithm. Arguments whose default is None
+    depend on the observations: DQN's for images (``DQN_DEFAULTS``), else ``VECTOR_DEFAULTS``, which learn faster.
 
     :param policy: The policy model to use (MlpPolicy, CnnPolicy, MultiInputPolicy)
     :param env: The environment to learn from (if registered in Gym, can be str)
     :param learning_rate: The learning rate of the option values, or a function of the remaining progress (1 to 0)
     :param buffer_size: size of the replay buffer
-    :param learning_starts: how many steps of the model to collect transitions for before learning starts:
-        until then actions are random
+    :param learning_starts: how many steps to collect transitions for before learning starts; until then actions are
+        random
     :param batch_size: Minibatch size for each gradient update, in steps
     :param tau: the soft update coefficient ("Polyak update", between 0 and 1) default 1 for hard update
     :param gamma: the discount factor
@@ -65,7 +65,7 @@ class CAPS(ReuseReports, OptionCollector):
         ``-1`` for as many as steps were done in the environment
     :param replay_buffer_class: Replay buffer class to use, a subclass of ``OptionReplayBuffer``
     :param replay_buffer_kwargs: Keyword arguments to pass to the replay buffer on creation. Half of the sequences are
-        drawn by their errors; ``{"prioritized_share": 0}`` draws all of them alike.
+        drawn by their errors; ``{"prioritized_share": 0}`` draws all of them uniformly.
     :param optimize_memory_usage: Enable a memory efficient variant of the replay buffer
     :param n_steps: Must be 1: see ``sequence_length`` for longer backups
     :param target_update_interval: update the target network every ``target_update_interval`` environment steps
@@ -91,15 +91,15 @@ class CAPS(ReuseReports, OptionCollector):
     :param exploration: How the values of options explore: ``"steps"`` draws actions, ``"terminations"``, the paper's,
         draws options that run until they terminate. Or a function with the parameters of ``epsilon_greedy``
     :param actor_kwargs: How the actor learns, see ``Actor``
-    :param selection_kwargs: How episodes are given to sources and learners, see ``Selection``
-    :param normalize_returns: Whether to learn in units of the largest return seen, so that nothing depends on the
-        scale of the rewards
-    :param safe: Whether whole episodes of training tell what to act by: a source, the actor or the values of options,
-        these as they are or as they were at their best. Without, the values of options explore and act, as in the paper
-    :param selector_class: What chooses who acts in each episode, a subclass of ``Selector``; None for the one that
-        ``safe`` says
-    :param loss_fn: The loss of the option values: one of ``torch.nn.functional``, Huber's by default, or any function
-        that is called as they are
+    :param selection_kwargs: How episodes are shared out between sources and learners, see ``Selection``
+    :param normalize_returns: Whether to learn in units of the largest return seen, so that the scale of the rewards
+        does not matter
+    :param safe: Whether to act by what did best in whole episodes of training: a source, the actor or the option
+        values, with the latest networks or the best ones. Otherwise option values explore and act, as in the paper
+    :param selector_class: Chooses who acts in each episode, a subclass of ``Selector``; None for the one that ``safe``
+        stands for
+    :param loss_fn: The loss of the option values: Huber's by default, or any function with the parameters of those in
+        ``torch.nn.functional``
     :param _init_setup_model: Whether or not to build the network at the creation of the instance
     """
 
@@ -246,11 +246,12 @@ class CAPS(ReuseReports, OptionCollector):
         average = self.policy.q_net_average
         # Listed once: to walk through modules takes a tenth of a step
         self._trained_parameters = list(self.q_net.parameters())
+        self._target_parameters = list(self.q_net_target.parameters())
         self._average_parameters: list[th.nn.Parameter] = [] if average is None else list(average.parameters())
         self._average_stats: list[th.Tensor] = [] if average is None else get_parameters_by_name(average, ["running_"])
 
     def _excluded_save_params(self) -> list[str]:
-        listed = ["_trained_parameters", "_average_parameters", "_average_stats"]
+        listed = ["_trained_parameters", "_target_parameters", "_average_parameters", "_average_stats"]
         return [*super()._excluded_save_params(), *listed]
 
     def train(self, gradient_steps: int, batch_size: int = 100) -> None:
@@ -294,8 +295,7 @@ class CAPS(ReuseReports, OptionCollector):
         :return: sequences, with rewards in the unit of returns, and without what is disabled
         """
         replay_data = self.replay_buffer.sample(batch_size, env=self._vec_normalize_env)
-        if self.normalize_returns:
-            replay_data = replay_data._replace(rewards=self._scale.normalize(replay_data.rewards))
+        replay_data = replay_data._replace(rewards=self._scale.normalize(replay_data.rewards))
         if self.gate.disabled:
             replay_data = replay_data._replace(learned=replay_data.learned & ~self.policy.disabled())
         return replay_data
@@ -309,8 +309,9 @@ class CAPS(ReuseReports, OptionCollector):
         share = max(1.0 - (1.0 - self.policy.averaging) ** gradient_steps, gradient_steps / self._n_updates)
         with th.no_grad():
             get_ema_multi_avg_fn(1.0 - share)(self._average_parameters, self._trained_parameters, None)
-        # The statistics of batch normalization are averages already, as DQN treats them too
-        polyak_update(self.batch_norm_stats, self._average_stats, 1.0)
+            # The statistics of batch normalization are averages already, as DQN treats them too
+            for stat, own in zip(self._average_stats, self.batch_norm_stats, strict=True):
+                stat.copy_(own)
 
     def _compute_loss(
         self, replay_data: OptionReplayBufferSamples, estimates: OptionEstimates, targets: th.Tensor
@@ -353,40 +354,34 @@ class CAPS(ReuseReports, OptionCollector):
         :return: the estimates and the targets of Q_O(s, ·), all of shape (length, sequences, options)
         """
         length, n_sequences = replay_data.mask.shape
-        shape = (length, n_sequences, len(self.options))
+        shape = (length + 1, n_sequences, len(self.options))
         observations, option_actions = replay_data.observations, replay_data.option_actions
-        # The successor of a step is the next step of its sequence: only that of the last one is seen here
-        steps = length * n_sequences
-        next_allowed = None if replay_data.allowed is None else replay_data.allowed[n_sequences:]
-        values, logits = self.policy.evaluate(part(observations, 0, steps), option_actions[:steps])
+        values, logits = (each.reshape(shape) for each in self.policy.evaluate(observations, option_actions))
+        # The successor of a step is the next step of its sequence: the first one is none
+        allowed = None if replay_data.allowed is None else replay_data.allowed.reshape(shape)[1:]
         with th.no_grad():
-            last = self.policy.evaluate(part(observations, steps), option_actions[steps:])
-            next_values = th.cat([values[n_sequences:], last.values])
-            next_beta = self._target_terminations(lambda: th.cat([logits[n_sequences:], last.termination_logits]))
-            target_values = self.policy.evaluate(
-                part(observations, n_sequences), option_actions[n_sequences:], self.q_net_target
-            ).values
+            following = part(observations, n_sequences), option_actions[n_sequences:]
             targets = option_targets(
                 replay_data,
                 self.gamma,
-                next_greedy=self.policy.greedy_options(next_values, next_allowed).reshape(shape[:2]),
-                next_values=target_values.reshape(shape),
-                next_terminations=next_beta.expand(len(next_values), -1).reshape(shape),
-                next_allowed=None if next_allowed is None else next_allowed.reshape(shape),
+                next_greedy=self.policy.greedy_options(values[1:], allowed),
+                next_values=self.policy.evaluate(*following, self.q_net_target).values.reshape(length, *shape[1:]),
+                next_terminations=self._target_terminations(logits[1:]),
+                next_allowed=allowed,
             )
-        return OptionEstimates(values[:steps].reshape(shape), logits[:steps].reshape(shape)), targets
+        return OptionEstimates(values[:-1], logits[:-1]), targets
 
-    def _target_terminations(self, logits: Callable[[], th.Tensor]) -> th.Tensor:
+    def _target_terminations(self, logits: th.Tensor) -> th.Tensor:
         """
-        :param logits: β before the logistic function, of shape (states, options)
+        :param logits: β before the logistic function, of shape (..., options)
         :return: β for the targets: that of options, or what ``termination_kwargs`` says, the same in all states
         """
         target = self._termination.target
         if target is None or self.termination is not None:
-            return th.sigmoid(logits())
+            return th.sigmoid(logits)
         both = target if isinstance(target, tuple) else (self._scheduled_value("target_termination"),) * 2
         n_sources, n_actions = self.options.n_sources, self.options.n_actions
-        return th.tensor([both[0]] * n_sources + [both[1]] * n_actions, device=self.device)
+        return logits.new_tensor([both[0]] * n_sources + [both[1]] * n_actions).expand(logits.shape)
 
     def _start_actor(self, source_chances: np.ndarray) -> None:
         """

@@ -47,16 +47,12 @@ def add_action_values(outputs: th.Tensor, option_actions: th.Tensor) -> th.Tenso
     :return: the same, with the output of the action added to that of each source. What is learned of a source does not
         reach that of the action: following a bad source would teach that its first action is bad.
     """
-    n_sources = option_actions.shape[-1]
-    sources, primitives = outputs[..., :n_sources], outputs[..., n_sources:]
-    actions = primitives.detach()
+    actions = outputs.detach()[..., option_actions.shape[-1] :]
+    taken = actions.gather(-1, option_actions.clamp(min=0))
     unknown = option_actions < 0
     if unknown.any():
-        taken = actions.gather(-1, option_actions.clamp(min=0))
         taken = th.where(unknown, actions.min(dim=-1, keepdim=True).values, taken)
-    else:
-        taken = actions.gather(-1, option_actions)
-    return th.cat([sources + taken, primitives], dim=-1)
+    return outputs + F.pad(taken, (0, actions.shape[-1]))
 
 
 class OptionQNetwork(QNetwork):
@@ -113,7 +109,8 @@ class OptionQNetwork(QNetwork):
             hidden = layer(hidden)
         values, frozen = last(hidden), hidden.detach()
         if self.n_shared and th.is_grad_enabled():
-            values = th.cat([last(frozen)[:, : self.n_shared], values[:, self.n_shared :]], dim=1)
+            is_source = th.arange(values.shape[1], device=values.device) < self.n_shared
+            values = th.where(is_source, last(frozen), values)
         return OptionEstimates(values, self.termination_logits(frozen))
 
     def features(self, obs: PyTorchObs) -> th.Tensor:

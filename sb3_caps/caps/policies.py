@@ -13,8 +13,8 @@ from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from stable_baselines3.dqn.policies import DQNPolicy
 from torch import nn
 
-from sb3_caps.caps.acting import ActingNetwork
-from sb3_caps.caps.exploration import draw, epsilon_greedy
+from sb3_caps.caps.acting import ActingNetwork, draw
+from sb3_caps.caps.exploration import epsilon_greedy
 from sb3_caps.caps.gate import ACTOR, BEST, SAMPLED_ACTOR, Gate
 from sb3_caps.caps.networks import OptionEstimates, OptionQNetwork, ResidualActor, add_action_values
 from sb3_caps.replay.batches import distinct_rows, part, with_batch_axis
@@ -43,12 +43,12 @@ class CAPSPolicy(DQNPolicy):
     :param initial_termination: The β to start learning from, one number or one for sources and one for primitives
     :param termination_learning_rate: Learning rate of β where it is learned online, see ``CAPS``; None where it is
         learned with the values, by a hidden layer of its own
-    :param execution: How options are executed: ``"interrupting"`` ends a source where another option has a value that
-        is higher by the margin; ``"call-and-return"``, the paper's, where β says so. None for call-and-return with a
+    :param execution: How options are executed: ``"interrupting"`` ends a source when another option has a value that
+        is higher by the margin; ``"call-and-return"``, the paper's, when β says so. None for call-and-return with a
         fixed ``termination`` and for interrupting otherwise.
-    :param margin: How much higher than that of a source, in the unit of the values
-    :param shared_values: Whether values and terminations of a source are built on those of the action that it takes,
-        so that a source has no more to learn than what following it further adds. The paper learns them apart.
+    :param margin: How much higher that value must be, in the unit of the values
+    :param shared_values: Whether value and termination of a source are built on those of the action that it takes.
+        Then only what following the source further adds is left to learn. The paper learns them separately.
     :param averaging: How far a running average of the network follows it in each gradient step: options are executed
         by the average, which is steadier than the network. None to act by the network itself, as the paper does.
     :param gate: What to act by, and which sources are disabled
@@ -203,12 +203,15 @@ class CAPSPolicy(DQNPolicy):
 
     def greedy_options(self, values: th.Tensor, allowed: th.Tensor | None = None) -> th.Tensor:
         """
-        :param values: Q_O(s, o), of shape (states, options)
+        :param values: Q_O(s, o), of shape (..., options)
         :param allowed: which options are allowed in each state, of the same shape; None for all
         :return: the option with the highest value in each state, among those that still are one
         """
-        none = self.disabled() if allowed is None else self.disabled() | ~allowed
-        return values.masked_fill(none, -th.inf).argmax(dim=1)
+        if self.gate.disabled:
+            values = values.masked_fill(self.disabled(), -th.inf)
+        if allowed is not None:
+            values = values.masked_fill(~allowed, -th.inf)
+        return values.argmax(dim=-1)
 
     def networks(self) -> list[OptionQNetwork]:
         """:return: the network and all that were copied from it"""
@@ -315,7 +318,7 @@ class CAPSPolicy(DQNPolicy):
         :return: the option in each environment, a source that takes the same action where the actor listens to sources
             and a primitive elsewhere, and how likely the actor is to take that action
         """
-        n_sources, rows = self.options.n_sources, np.arange(len(option_actions))
+        n_sources, rows = acting.actor.n_sources, np.arange(len(option_actions))
         sources = option_actions[:, :n_sources]
         probabilities = acting.action_probabilities(observations, sources, action_masks)
         actions = probabilities.argmax(axis=1) if rng is None else draw(probabilities, rng.random(len(rows)))

@@ -19,18 +19,18 @@ CHANGING = (*LEARNERS, EXPLORING, MIXING)
 @dataclass(frozen=True)
 class Selection:
     """
-    ``selection_kwargs``: how episodes are given to behaviours. Each number has a row of ablations in the docs.
+    ``selection_kwargs``: how episodes are shared out between behaviours. The docs have an ablation for each number.
 
-    :param survey_share: Share of the run that sources are tried in at first, and as much again where episodes are long
-    :param trial_share: Share of the steps after that in which something is tried: a source alone, or a learner without
-        exploration
-    :param other_share: Share of the episodes of learning for the learner that does not lead
-    :param memory: What learns is judged by its episodes of about this share of the steps so far, the latest
-    :param confidence: By how many standard errors of the difference what was learned must be better than the best
-        source to be acted by
-    :param disable_errors: By how many standard errors a source must be worse than random actions to be disabled
-    :param fall_errors: By how many standard errors the actor must be worse than it was at its best to go back to that
-    :param actor: Whether an actor learns beside the values of options
+    :param survey_share: Share of the run in which only sources are tried, at first; up to twice that if episodes are
+        long
+    :param trial_share: Largest share of the later steps in which something is tried out: a source alone, or a learner
+        without exploration
+    :param other_share: Share of the episodes of learning that the weaker learner gets
+    :param memory: A learner is judged by its latest episodes, of about this share of the steps so far
+    :param confidence: ``predict`` acts by a learner once it is better than the best source by so many standard errors
+    :param disable_errors: A source is disabled if it is worse than random actions by so many standard errors
+    :param fall_errors: The actor goes back to its best if it is worse than that by so many standard errors
+    :param actor: Whether an actor learns in addition to the option values
     """
 
     survey_share: float = 0.05
@@ -54,7 +54,7 @@ class Selection:
 
 
 class AlwaysSelector(Selector):
-    """The null selector: the values of options explore in every episode, and the model acts by them."""
+    """Without selection: the option values explore in every episode, and the model acts by them."""
 
     def select(self, env: int) -> Behaviour:
         """:return: who acts while learning"""
@@ -67,16 +67,15 @@ class AlwaysSelector(Selector):
 
 class CAPSSelector(Selector):
     """
-    Whole episodes tell what policies are worth long before values do.
+    Chooses by the returns of whole episodes, which tell what a policy is worth long before learned values do.
 
-    At first every source acts alone, and random actions for comparison: the survey. Then most episodes are for
-    learning: the actor samples, or the values of options explore, with stretches of sources or without; what may pay
-    most gets most of them. As long as it is in doubt what pays most, some episodes are trials: of sources, and of the
-    learners without exploration. What may be the best is tried most (Thompson sampling). What learns is not what it
-    was: its older episodes count for less and less.
+    A run starts with the survey: every source acts alone, and so do random actions, for comparison. Most later episodes
+    are for learning: the actor samples, or the option values explore, with or without stretches of sources. The more
+    promising of them gets most episodes. The others are trials, as far as one may change what the model acts by: of
+    sources, and of learners without exploration. A learner changes, so its older episodes count less and less.
 
-    The model acts by a learner once that is better than the best source, and not by luck. The networks are kept where a
-    learner comes to be worth more than ever, as they were at the start of the latest episode.
+    The model acts by a learner once it is better than the best source, and not by luck. Whenever a learner is worth
+    more than ever before, the networks of the start of its latest episode are kept.
 
     :param source_names: the names of the sources
     :param settings: its numbers
@@ -171,7 +170,7 @@ class CAPSSelector(Selector):
 
     def select(self, env: int) -> Behaviour:
         """:return: who acts in the episode that starts in this environment"""
-        behaviour = self._draw([*self.sources, RANDOM]) if self.surveying else self._to_try() or self._to_learn()
+        behaviour = self._to_survey() if self.surveying else self._to_try() or self._to_learn()
         self._leave(env)
         self.under_way[env] = behaviour
         self.running[behaviour] += 1
@@ -188,10 +187,17 @@ class CAPSSelector(Selector):
         if left is not None:
             self.running[left] -= 1
 
+    def _to_survey(self) -> Behaviour:
+        """What may be best (Thompson sampling). What was never tried comes first."""
+        candidates = [*self.sources, RANDOM]
+        return self._highest(candidates, self._draws(candidates))
+
     def _to_try(self) -> Behaviour | None:
         """
-        What may be best is drawn twice. Where both draws name the same behaviour, there is nothing to find out, and the
-        episode is for learning.
+        Tell whether to try something rather than to learn. What each behaviour may be worth is drawn twice: by the
+        second draw, another one may be better than what the first one says is best. An episode finds that out with the
+        probability that this promises, as a share of all that returns have ever differed by: so nothing is tried that
+        is known, or that would hardly matter.
 
         :return: what to try, None for nothing
         """
@@ -201,37 +207,38 @@ class CAPSSelector(Selector):
         candidates = [each for each in self.sources if each.name not in disabled]
         candidates += [OPTIONS] if self.no_signal else self.learners
         candidates += [] if self.kept is None else [BEST[self.kept]]
-        first, second = self._draw(candidates), self._draw(candidates)
-        return None if first == second and self.of(first).n else second
+        best, promising = self._draws(candidates).argmax(), self._draws(candidates)
+        if np.isinf(promising).any():
+            return self._highest(candidates, promising)
+        promise = promising.max() - promising[best]
+        return self._highest(candidates, promising) if promise > self.rng.random() * self.spread else None
 
-    def _draw(self, candidates: Sequence[Behaviour]) -> Behaviour:
-        """:return: what may be best (Thompson sampling). What was never tried comes first"""
-        draws = np.array([self.of(each).draw(self.rng, self.spread) for each in candidates])
+    def _draws(self, candidates: Sequence[Behaviour]) -> np.ndarray:
+        """:return: what each may be worth, infinite for what was never tried"""
+        return np.array([self.of(each).draw(self.rng, self.spread) for each in candidates])
+
+    def _highest(self, candidates: Sequence[Behaviour], draws: np.ndarray) -> Behaviour:
+        """:return: what may be worth most. Where draws are alike, what fewer environments are trying"""
         running = np.array([self.running[each] for each in candidates])
         # What was never tried is infinite, and comes in the order given: begin with what you believe in
         ties = np.where(np.isinf(draws), np.arange(len(draws)), self.rng.random(len(draws)))
         return candidates[np.lexsort((ties, running, -draws))[0]]
 
     def _to_learn(self) -> Behaviour:
-        """Mostly the learner that leads, the other one for a share."""
-        if self.settings.actor:
-            actor_leads = not (self.no_signal or self._values_lead())
-            # By steps: episodes of the two may be of different lengths
-            share = self.settings.other_share
-            wanted = 1.0 - share if actor_leads else share
-            if self.actor_steps <= wanted * self.learning_steps:
-                return SAMPLED_ACTOR
+        """The learner that may have got furthest; the other one for a share of the steps at least."""
         values = [EXPLORING, MIXING] if len(self.sources) > len(self.disabled) else [EXPLORING]
+        if self.settings.actor and not self.no_signal:
+            # By steps: episodes of the two may be of different lengths
+            others = self.settings.other_share * self.learning_steps
+            if self.actor_steps < others:
+                return SAMPLED_ACTOR
+            if self.learning_steps - self.actor_steps >= others and self._actor_leads():
+                return SAMPLED_ACTOR
         return values[self.rng.integers(len(values))]
 
-    def _values_lead(self) -> bool:
-        """
-        Tell whether the values of options have got further than the actor and all sources. The actor gets further from
-        the same steps where rewards are dense, but nowhere from rare successes.
-        """
-        values, others = (OPTIONS, EXPLORING), (*self.sources, ACTOR, SAMPLED_ACTOR)
-        best = self.of(max(values, key=self._worth))
-        return all(best.beats(known, self.spread, 1.0) for each in others if (known := self.of(each)).n)
+    def _actor_leads(self) -> bool:
+        """Draw whether the actor is worth more than the values of options, by whatever shows most of it."""
+        return self._draws([ACTOR, SAMPLED_ACTOR]).max() >= self._draws([OPTIONS, EXPLORING]).max()
 
     def update(self, result: EpisodeResult) -> None:
         """
@@ -269,11 +276,10 @@ class CAPSSelector(Selector):
         """
         Tell when networks are worth keeping as they are.
 
-        :return: the learner that has just come to be worth more than what was kept, None for none
+        :return: the values of options if they have just come to be worth more than what was kept, None otherwise
         """
-        learner = max(self.learners, key=self._worth)
         before = -np.inf if self.kept is None else self._worth(BEST[self.kept])
-        return learner if self._worth(learner) > before else None
+        return OPTIONS if self._worth(OPTIONS) > before else None
 
     def keep(self, learner: Behaviour) -> None:
         """
@@ -285,7 +291,7 @@ class CAPSSelector(Selector):
         for known in (self.evidence, self.rewards):
             for best in BEST.values():
                 known.pop(best.name, None)
-            known[BEST[learner].name] = known[learner.name].copy()
+            known[BEST[learner].name] = known[self._shown_by(learner).name].copy()
 
     def actor_rose(self) -> bool:
         """:return: whether the actor, as it samples, has just come to be worth more than ever; that is remembered"""
@@ -298,6 +304,9 @@ class CAPSSelector(Selector):
         """:return: whether it is worth less than it was, and not by luck, so that it goes back; that is remembered"""
         if not self.of(PEAK).beats(self.of(SAMPLED_ACTOR), self.spread, self.settings.fall_errors):
             return False
+        for known in (self.evidence, self.rewards):
+            # Of all that it ever was, its best was lucky too: that counts as one episode from now on
+            known[PEAK.name].fade(1.0 / max(known[PEAK.name].n, 1.0))
         self._remember(PEAK, SAMPLED_ACTOR)
         return True
 
@@ -308,7 +317,12 @@ class CAPSSelector(Selector):
 
     def _worth(self, behaviour: Behaviour) -> float:
         """With confidence: of many behaviours with few episodes each, that of the highest mean was lucky."""
-        return self.of(behaviour).lower(self.spread)
+        return self.of(self._shown_by(behaviour)).lower(self.spread)
+
+    def _shown_by(self, behaviour: Behaviour) -> Behaviour:
+        """:return: what shows best what a behaviour is worth: without random actions, values are worth no less"""
+        shows = (OPTIONS, EXPLORING) if behaviour == OPTIONS else (behaviour,)
+        return max(shows, key=lambda each: self.of(each).lower(self.spread))
 
     def decide(self) -> Behaviour:
         """
@@ -320,13 +334,13 @@ class CAPSSelector(Selector):
         learners = self.learners if self.kept is None else [*self.learners, BEST[self.kept]]
         learner = max(learners, key=self._worth)
         if not any(self.of(each).n for each in self.sources):
-            return learner if self.of(learner).n else OPTIONS
+            return learner if self.of(self._shown_by(learner)).n else OPTIONS
         # What was not tried yet is no worse than what is as bad as anything
         source = max(
             self.sources,
             key=lambda each: (self._worth(each), False) if self.of(each).n else (self.lowest, True),
         )
-        better = self.of(learner).beats(self.of(source), self.spread, self.settings.confidence)
+        better = self.of(self._shown_by(learner)).beats(self.of(source), self.spread, self.settings.confidence)
         return learner if better else source
 
     def source_chances(self) -> np.ndarray | None:

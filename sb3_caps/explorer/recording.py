@@ -112,7 +112,7 @@ def record(model: Explorable, env: VecEnv, camera: Camera, episodes: int, seed: 
 
 def _unit_of_values(model: Explorable) -> tuple[float, str]:
     """What to multiply values with to have them in rewards, and what to call what comes out."""
-    unit = model._scale.value if isinstance(model, CAPS) and model.normalize_returns else 0.0
+    unit = model._scale.value if isinstance(model, CAPS) and model._scale.in_use else 0.0
     rewards = "rewards" if model.get_vec_normalize_env() is None else "rewards as VecNormalize scales them"
     return unit or 1.0, f"in {rewards}, discounted by {model.gamma:g} in each step"
 

@@ -20,6 +20,7 @@ from sb3_caps.files.plain import BOOLEAN, Kind, integer, number, optional, recor
 from sb3_caps.files.save_util import atomic_write, sync_folder
 from sb3_caps.library.worth import Consideration, Pruning, consider, prune
 from sb3_caps.sources import IMPORT_STRING, SourcePolicy, as_source, evaluate_sources, unwrapped
+from sb3_caps.sources.load import check_trust
 from sb3_caps.sources.names import RESERVED
 
 # As names of files and of options
@@ -102,6 +103,7 @@ class PolicyLibrary:
     """
 
     def __init__(self, folder: str | Path, trust: bool = True) -> None:
+        check_trust(trust)
         self.folder, self.trust = Path(folder), trust
 
     def __repr__(self) -> str:

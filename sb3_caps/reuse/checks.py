@@ -145,16 +145,16 @@ def check_replay_buffer(
     :param path: where the buffer was found
     """
     if type(found) is not model.replay_buffer_class:
-        needed = getattr(model.replay_buffer_class, "__name__", None)
-        raise ValueError(f"{path} holds a {type(found).__name__}, where this model needs a {needed}.")
+        expected = getattr(model.replay_buffer_class, "__name__", None)
+        raise ValueError(f"{path} holds a {type(found).__name__}, where this model needs a {expected}.")
+    of_model = ("n_envs", "observation_space", "action_space", "n_steps", "gamma")
+    # Another number of sources is told below, by their names
+    needed = {name: getattr(model, name) for name in of_model} | arguments
     differences = [
-        f"{name} {getattr(found, name)}, not {getattr(model, name)}"
-        for name in ("n_envs", "observation_space", "action_space", "sequence_length", "n_steps", "gamma")
-        if hasattr(found, name) and getattr(found, name) != getattr(model, name)
+        f"{name} {getattr(found, name)}, not {value}"
+        for name, value in needed.items()
+        if name != "n_sources" and hasattr(found, name) and getattr(found, name) != value
     ]
-    share = getattr(found, "prioritized_share", None)
-    if share != arguments.get("prioritized_share"):
-        differences.append(f"prioritized_share {share}, not {arguments.get('prioritized_share')}")
     names: Any = getattr(found, "option_names", None)
     n_options = getattr(found, "n_options", len(option_names))
     moved = [name for name in names or () if name in option_names and names.index(name) != option_names.index(name)]

@@ -149,16 +149,19 @@ def layers_of(policy: BasePolicy) -> list[nn.Module] | None:
     else:
         return None
     layers = [] if extractor is None else [*extractor, *head]
-    return layers if layers and all(map(_is_known, layers)) and _is_as_built(policy) else None
+    return layers if layers and all(map(_is_known, layers)) and is_as_built(policy) else None
 
 
-def _is_as_built(policy: BasePolicy) -> bool:
-    """Whether nothing was put in the way of what its classes do: no hook, and no method of an object of its own."""
-    return all(parameter.dtype == th.float32 for parameter in policy.parameters()) and not any(
+def is_as_built(network: nn.Module) -> bool:
+    """
+    :param network: a policy or a network
+    :return: whether nothing was put in the way of what its classes do: no hook, and no method of an object of its own
+    """
+    return all(parameter.dtype == th.float32 for parameter in network.parameters()) and not any(
         module._forward_hooks
         or module._forward_pre_hooks
         or any(callable(getattr(type(module), name, None)) for name in vars(module))
-        for module in policy.modules()
+        for module in network.modules()
     )
 
 

@@ -9,7 +9,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_caps.caps import CAPS
-from sb3_caps.caps.exploration import draw
+from sb3_caps.caps.acting import draw
 from sb3_caps.caps.gate import BEST, OPTIONS, SAMPLED_ACTOR
 from sb3_caps.envs.monster_kong.env import HORIZON
 from sb3_caps.envs.monster_kong.observations import FeatureObserver, observer
