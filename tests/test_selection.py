@@ -53,6 +53,17 @@ def test_sources_and_random_actions_are_tried_first() -> None:
     assert not made.surveying
 
 
+def test_sources_are_tried_first_in_the_order_given() -> None:
+    names = [f"source{i}" for i in range(5)]
+    made = selector(*names)
+    assert [made.select(env).name for env in range(6)] == [*names, "random"]
+    # What is left of them when others have ended
+    made = selector(*names)
+    known(made, Behaviour("source1", is_source=True), 0.0)
+    assert [made.select(env).name for env in range(3)] == ["source0", "source2", "source3"]
+    assert made.decide().name == "source0"
+
+
 def test_a_survey_of_long_episodes_ends_after_twice_its_steps() -> None:
     made = selector("good", "bad", *(f"other {i}" for i in range(10)))
     play(made, {GOOD: 1.0}, 1_200, length=300)

@@ -220,7 +220,9 @@ class CAPSSelector(Selector):
     def _highest(self, candidates: Sequence[Behaviour], draws: np.ndarray) -> Behaviour:
         """:return: what may be worth most. Where draws are alike, what fewer environments are trying"""
         running = np.array([self.running[each] for each in candidates])
-        return candidates[np.lexsort((self.rng.random(len(draws)), running, -draws))[0]]
+        # What was never tried is infinite, and comes in the order given: begin with what you believe in
+        ties = np.where(np.isinf(draws), np.arange(len(draws)), self.rng.random(len(draws)))
+        return candidates[np.lexsort((ties, running, -draws))[0]]
 
     def _to_learn(self) -> Behaviour:
         """The learner that may have got furthest; the other one for a share of the steps at least."""
