@@ -100,8 +100,8 @@ class CAPSSelector(Selector):
         self.under_way: dict[int, Behaviour] = {}
         # How many of them each behaviour acts in
         self.running: Counter[Behaviour] = Counter()
-        # What the kept networks act by, None before any are kept
-        self.kept: Behaviour | None = None
+        # Whether the networks of option values were kept as they were
+        self.kept = False
         super().__init__(source_names, settings, rng)
 
     def set_sources(self, names: Sequence[str]) -> None:
@@ -132,7 +132,7 @@ class CAPSSelector(Selector):
         known = [each for each in evidence.values() if each.n]
         self.lowest = min((each.mean - each.std for each in known), default=np.inf)
         self.highest = max((each.mean + each.std for each in known), default=-np.inf)
-        self.kept = next((learner for learner in self.learners if BEST[learner].name in evidence), None)
+        self.kept = BEST.name in evidence
         self.surveying = any(self.of(source).n == 0 for source in self.sources)
 
     def begin(self, total_steps: int) -> None:
@@ -206,7 +206,7 @@ class CAPSSelector(Selector):
         disabled = self.disabled
         candidates = [each for each in self.sources if each.name not in disabled]
         candidates += [OPTIONS] if self.no_signal else self.learners
-        candidates += [] if self.kept is None else [BEST[self.kept]]
+        candidates += [BEST] * self.kept
         best, promising = self._draws(candidates).argmax(), self._draws(candidates)
         if np.isinf(promising).any():
             return self._highest(candidates, promising)
@@ -225,20 +225,23 @@ class CAPSSelector(Selector):
         return candidates[np.lexsort((ties, running, -draws))[0]]
 
     def _to_learn(self) -> Behaviour:
-        """The learner that may have got furthest; the other one for a share of the steps at least."""
-        values = [EXPLORING, MIXING] if len(self.sources) > len(self.disabled) else [EXPLORING]
+        """Mostly the learner that leads, the other one for a share of the steps."""
         if self.settings.actor and not self.no_signal:
             # By steps: episodes of the two may be of different lengths
-            others = self.settings.other_share * self.learning_steps
-            if self.actor_steps < others:
+            share = self.settings.other_share
+            wanted = share if self._values_lead() else 1.0 - share
+            if self.actor_steps <= wanted * self.learning_steps:
                 return SAMPLED_ACTOR
-            if self.learning_steps - self.actor_steps >= others and self._actor_leads():
-                return SAMPLED_ACTOR
+        values = [EXPLORING, MIXING] if len(self.sources) > len(self.disabled) else [EXPLORING]
         return values[self.rng.integers(len(values))]
 
-    def _actor_leads(self) -> bool:
-        """Draw whether the actor is worth more than the values of options, by whatever shows most of it."""
-        return self._draws([ACTOR, SAMPLED_ACTOR]).max() >= self._draws([OPTIONS, EXPLORING]).max()
+    def _values_lead(self) -> bool:
+        """
+        Tell whether the values of options have got further than the actor and all sources. The actor gets further from
+        the same steps where rewards are dense, but nowhere from rare successes.
+        """
+        best, others = self.of(self._shown_by(OPTIONS)), (*self.sources, ACTOR, SAMPLED_ACTOR)
+        return all(best.beats(known, self.spread, 1.0) for each in others if (known := self.of(each)).n)
 
     def update(self, result: EpisodeResult) -> None:
         """
@@ -272,26 +275,14 @@ class CAPSSelector(Selector):
                 if each.name in known:
                     known[each.name].fade(factor)
 
-    def improved(self) -> Behaviour | None:
-        """
-        Tell when networks are worth keeping as they are.
+    def improved(self) -> bool:
+        """:return: whether the option values have just come to be worth more than ever"""
+        return self._worth(OPTIONS) > (self._worth(BEST) if self.kept else -np.inf)
 
-        :return: the values of options if they have just come to be worth more than what was kept, None otherwise
-        """
-        before = -np.inf if self.kept is None else self._worth(BEST[self.kept])
-        return OPTIONS if self._worth(OPTIONS) > before else None
-
-    def keep(self, learner: Behaviour) -> None:
-        """
-        Remember that the networks are kept as they are.
-
-        :param learner: what they act by
-        """
-        self.kept = learner
-        for known in (self.evidence, self.rewards):
-            for best in BEST.values():
-                known.pop(best.name, None)
-            known[BEST[learner].name] = known[self._shown_by(learner).name].copy()
+    def keep(self) -> None:
+        """Remember that their networks are kept as they are."""
+        self.kept = True
+        self._remember(self._shown_by(OPTIONS), BEST)
 
     def actor_rose(self) -> bool:
         """:return: whether the actor, as it samples, has just come to be worth more than ever; that is remembered"""
@@ -331,7 +322,7 @@ class CAPSSelector(Selector):
         :return: the learner that is worth most with confidence if it is better than the best source, and not by luck;
             otherwise that source. Where nothing is known, the values of options
         """
-        learners = self.learners if self.kept is None else [*self.learners, BEST[self.kept]]
+        learners = [*self.learners, *[BEST] * self.kept]
         learner = max(learners, key=self._worth)
         if not any(self.of(each).n for each in self.sources):
             return learner if self.of(self._shown_by(learner)).n else OPTIONS

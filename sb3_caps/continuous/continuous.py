@@ -259,7 +259,7 @@ class ContinuousCAPS(GrowingSources, ReuseReports, ContinuousReuseAlgorithm):
             elif behaviour == EXPLORING:
                 options[envs], actions[envs] = self._choose(envs, self._actor_draws(warm_up, action_noise)[envs])
             else:
-                options[envs], actions[envs] = self._choose(envs, None, best=behaviour in BEST.values())
+                options[envs], actions[envs] = self._choose(envs, None, best=behaviour == BEST)
         followed = options < n_sources
         actions[followed] = self._last_source_actions[followed, options[followed]]
         return options, actions.astype(np.float32)
