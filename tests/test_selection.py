@@ -224,6 +224,20 @@ def test_networks_are_kept_when_a_learner_is_worth_more_than_ever() -> None:
     assert made.decide() == BEST
 
 
+def test_few_episodes_are_judged_by_the_middle_of_what_is_paid_too() -> None:
+    made = selector("good")
+    known(made, GOOD, *[0.0, 1.0] * 4)
+    known(made, ACTOR, 1.0)
+    # (8 * 0.5 + 0.5) / 9, and (1 + 0.5) / 2
+    assert made.judged(GOOD).mean == pytest.approx(0.5)
+    assert made.judged(ACTOR).mean == pytest.approx(0.75, abs=0.01)
+    assert made.judged(ACTOR).n == made.of(ACTOR).n
+    assert made.of(ACTOR).mean == 1.0
+    assert made.judged(OPTIONS).n == 0
+    # One success is luck
+    assert made.decide() == GOOD
+
+
 def test_what_learns_is_judged_by_its_latest_episodes_most() -> None:
     made = selector("good", memory=0.5)
     known(made, OPTIONS, 0.0, 0.0, 1.0)

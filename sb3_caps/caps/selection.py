@@ -152,6 +152,17 @@ class CAPSSelector(Selector):
         """
         return self.evidence.setdefault(behaviour.name, Evidence())
 
+    def judged(self, behaviour: Behaviour) -> Evidence:
+        """
+        :param behaviour: one of those that are selected
+        :return: what is known of it, and one episode more in its mean, which pays the middle of all that was ever paid:
+            a coin that fell once is not known to fall always
+        """
+        found = self.of(behaviour).copy()
+        if found.n:
+            found.mean += (0.5 * (self.lowest + self.highest) - found.mean) / (found.n + 1.0)
+        return found
+
     @property
     def spread(self) -> float:
         """Between the lowest and the highest return that anybody ever had."""
@@ -165,8 +176,8 @@ class CAPSSelector(Selector):
     @property
     def disabled(self) -> set[str]:
         """The names of the sources that are worse than random actions, and not by luck."""
-        random, errors = self.of(RANDOM), self.settings.disable_errors
-        return {each.name for each in self.sources if random.beats(self.of(each), self.spread, errors)}
+        random, errors = self.judged(RANDOM), self.settings.disable_errors
+        return {each.name for each in self.sources if random.beats(self.judged(each), self.spread, errors)}
 
     def select(self, env: int) -> Behaviour:
         """:return: who acts in the episode that starts in this environment"""
@@ -215,7 +226,7 @@ class CAPSSelector(Selector):
 
     def _draws(self, candidates: Sequence[Behaviour]) -> np.ndarray:
         """:return: what each may be worth, infinite for what was never tried"""
-        return np.array([self.of(each).draw(self.rng, self.spread) for each in candidates])
+        return np.array([self.judged(each).draw(self.rng, self.spread) for each in candidates])
 
     def _highest(self, candidates: Sequence[Behaviour], draws: np.ndarray) -> Behaviour:
         """:return: what may be worth most. Where draws are alike, what fewer environments are trying"""
@@ -240,8 +251,8 @@ class CAPSSelector(Selector):
         Tell whether the values of options have got further than the actor and all sources. The actor gets further from
         the same steps where rewards are dense, but nowhere from rare successes.
         """
-        best, others = self.of(self._shown_by(OPTIONS)), (*self.sources, ACTOR, SAMPLED_ACTOR)
-        return all(best.beats(known, self.spread, 1.0) for each in others if (known := self.of(each)).n)
+        best, others = self.judged(self._shown_by(OPTIONS)), (*self.sources, ACTOR, SAMPLED_ACTOR)
+        return all(best.beats(known, self.spread, 1.0) for each in others if (known := self.judged(each)).n)
 
     def update(self, result: EpisodeResult) -> None:
         """
@@ -293,7 +304,7 @@ class CAPSSelector(Selector):
 
     def actor_fell(self) -> bool:
         """:return: whether it is worth less than it was, and not by luck, so that it goes back; that is remembered"""
-        if not self.of(PEAK).beats(self.of(SAMPLED_ACTOR), self.spread, self.settings.fall_errors):
+        if not self.judged(PEAK).beats(self.judged(SAMPLED_ACTOR), self.spread, self.settings.fall_errors):
             return False
         for known in (self.evidence, self.rewards):
             # Of all that it ever was, its best was lucky too: that counts as one episode from now on
@@ -308,12 +319,12 @@ class CAPSSelector(Selector):
 
     def _worth(self, behaviour: Behaviour) -> float:
         """With confidence: of many behaviours with few episodes each, that of the highest mean was lucky."""
-        return self.of(self._shown_by(behaviour)).lower(self.spread)
+        return self.judged(self._shown_by(behaviour)).lower(self.spread)
 
     def _shown_by(self, behaviour: Behaviour) -> Behaviour:
         """:return: what shows best what a behaviour is worth: without random actions, values are worth no less"""
         shows = (OPTIONS, EXPLORING) if behaviour == OPTIONS else (behaviour,)
-        return max(shows, key=lambda each: self.of(each).lower(self.spread))
+        return max(shows, key=lambda each: self.judged(each).lower(self.spread))
 
     def decide(self) -> Behaviour:
         """
@@ -331,7 +342,7 @@ class CAPSSelector(Selector):
             self.sources,
             key=lambda each: (self._worth(each), False) if self.of(each).n else (self.lowest, True),
         )
-        better = self.of(self._shown_by(learner)).beats(self.of(source), self.spread, self.settings.confidence)
+        better = self.judged(self._shown_by(learner)).beats(self.judged(source), self.spread, self.settings.confidence)
         return learner if better else source
 
     def source_chances(self) -> np.ndarray | None:
@@ -341,7 +352,7 @@ class CAPSSelector(Selector):
         """
         if self.surveying or self.no_signal or not self.settings.actor:
             return None
-        known = [self.of(each) for each in [*self.sources, RANDOM]]
+        known = [self.judged(each) for each in [*self.sources, RANDOM]]
         if min(each.n for each in known) == 0:
             return np.full(len(known), 1.0 / len(known))
         return chances(known, self.spread, self.rng)
