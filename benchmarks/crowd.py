@@ -22,9 +22,10 @@ from benchmarks.report import clock, machine
 from sb3_caps import CAPS
 from sb3_caps.reuse.evaluation import discounted_returns
 from sb3_caps.sources import SourcePolicy, as_source
-from sb3_caps.studies.reuse.runs import NO_ARGUMENTS, arguments
+from sb3_caps.studies.reuse.runs import NO_ARGUMENTS
 from sb3_caps.studies.reuse.sources import random_networks
 from sb3_caps.studies.reuse.tasks import Task, get_task
+from sb3_caps.studies.reuse.training import arguments
 from sb3_caps.studies.reuse.worlds import BatchedVecEnv
 from sb3_caps.studies.reuse.worlds.classic import CartPole
 from sb3_caps.studies.shared.runs import write_json
