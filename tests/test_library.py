@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import random
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from stable_baselines3 import DDPG, DQN, PPO, SAC, TD3
 from sb3_caps import CAPS, ContinuousCAPS, PolicyLibrary, as_source
 from sb3_caps.commands import main
 from sb3_caps.library import worth_of_sources
+from sb3_caps.library.folder import Returns
 from sb3_caps.sources import SourcePolicy
 from tests.soak import times
 from tests.toy_box import ToyBox, away, home
@@ -117,10 +119,32 @@ def test_a_library_as_source_policies(library: PolicyLibrary) -> None:
     """Those that fit are reused, the others wait for their tasks."""
     library.add(DQN("MlpPolicy", "CartPole-v1", buffer_size=10), "pole", task="CartPole-v1")
     model = CAPS("MlpPolicy", Corridor(), source_policies=library, seed=0, learning_starts=20).learn(50)
-    assert model.options.source_names == ["left", "right", "stay"]
+    # First what has arrived somewhere
+    expected = ["right", "left", "stay"]
+    assert model.options.source_names == expected
     assert [source.name for source in library.for_env("CartPole-v1")] == ["pole"]
-    assert [source.name for source in library.for_env(Corridor())] == ["left", "right", "stay"]
-    assert [source.name for source in library.for_env(model.get_env())] == ["left", "right", "stay"]  # type: ignore[arg-type]
+    assert [source.name for source in library.for_env(Corridor())] == expected
+    assert [source.name for source in library.for_env(model.get_env())] == expected  # type: ignore[arg-type]
+
+
+def test_what_did_well_on_some_task_is_tried_first(library: PolicyLibrary) -> None:
+    for name in library.names:
+        library.remove(name)
+    returns = {
+        "worst": {"a": 0.0},
+        "middle": {"a": 5.0, "b": -3.0},
+        "elsewhere": {"b": -2.0},
+        "unknown": {},
+        "alone": {"c": -100.0},
+        "best": {"a": 10.0},
+    }
+    for name, means in returns.items():
+        library.add(always(STAY), name)
+        entry = library.entry(name)
+        library._write(replace(entry, returns={task: Returns(mean, 0.0, 1) for task, mean in means.items()}))
+    # Of 0 to 10 on a: 0, 0.5 and 1; of -3 to -2 on b: 0 and 1; alone on c, and without any task, 1
+    names = [source.name for source in library.for_env(TASK)]
+    assert names == ["elsewhere", "unknown", "alone", "best", "middle", "worst"]
 
 
 def test_maps_are_code(library: PolicyLibrary) -> None:
@@ -136,7 +160,7 @@ def test_maps_are_code(library: PolicyLibrary) -> None:
     file = library.folder.parent / "model.npz"
     CAPS("MlpPolicy", Corridor(), source_policies=untrusted, seed=0).export(file)
     loaded = CAPS.load(file, source_policies=library, trust=False)
-    assert loaded.options.source_names == ["left", "right", "stay"]
+    assert sorted(loaded.options.source_names) == ["left", "right", "stay"]
     assert library.trust
 
 

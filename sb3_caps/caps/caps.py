@@ -500,7 +500,7 @@ class CAPS(ReuseReports, OptionCollector):
         if action_masks is None and self._has_action_masks and not self._warned_of_masks:
             self._warned_of_masks = True
             warnings.warn(
-                "The environments have action masks and predict got none, so that it may do what is not allowed: pass "
+                "The environments have action masks and predict got none, so it may do what is not allowed: pass "
                 "action_masks, or evaluate with_masks(model, env).",
                 stacklevel=2,
             )

@@ -280,10 +280,10 @@ class OptionCollector(GrowingSources, PolicyReuseAlgorithm):
             return self._act_at_random
         if behaviour in (EXPLORING, MIXING):
             return partial(self._explore, self._acting, mixing=behaviour == MIXING)
-        networks = self._acting_best if behaviour in BEST.values() else self._acting
-        if behaviour in (OPTIONS, BEST[OPTIONS]):
+        networks = self._acting_best if behaviour == BEST else self._acting
+        if behaviour in (OPTIONS, BEST):
             return lambda envs, warm_up: (self._follow_values(*self._evaluate(networks, envs), envs), 0.0)
-        return partial(self._act_by_actor, networks, draws=behaviour not in (ACTOR, BEST[ACTOR]))
+        return partial(self._act_by_actor, networks, draws=behaviour != ACTOR)
 
     def _act_at_random(self, envs: np.ndarray, warm_up: bool = False) -> tuple[np.ndarray, Any]:
         """:return: options of random actions, and log μ(a|s)"""
@@ -481,10 +481,9 @@ class OptionCollector(GrowingSources, PolicyReuseAlgorithm):
 
     def _update_gate(self) -> None:
         """What ``predict`` acts by while training goes on, and the networks to keep."""
-        learner = self.selector.improved()
-        if learner is not None:
+        if self.selector.improved():
             self.policy.keep_best()
-            self.selector.keep(learner)
+            self.selector.keep()
         if self._actor_started:
             self._follow_actor()
         if not self._actor_started and (chances := self.selector.source_chances()) is not None:
@@ -525,7 +524,7 @@ class OptionCollector(GrowingSources, PolicyReuseAlgorithm):
         # What acts is made anew here too: a user may have put other layers into the networks
         self._execution = self.policy.execution
         self._acting = self.policy.acting()
-        self._acting_best = self.policy.acting(best=True) if cast.keys() & set(BEST.values()) else self._acting
+        self._acting_best = self.policy.acting(best=True) if BEST in cast else self._acting
         # Who acts where, and how: it changes with episodes alone
         self._cast = {behaviour: (self._role_of(behaviour), np.array(envs)) for behaviour, envs in cast.items()}
         self._n_sampling = len(cast.get(SAMPLED_ACTOR, ()))

@@ -124,7 +124,6 @@ class CAPSPolicy(DQNPolicy):
         ).to(self.device)
         self.actor_before = _frozen_copy(self.actor)
         self.actor_peak = _frozen_copy(self.actor)
-        self.actor_best = _frozen_copy(self.actor)
         self.actor_optimizer = th.optim.Adam(self.actor.parameters(), lr=self.actor_learning_rate, fused=True)
 
     def make_q_net(self) -> OptionQNetwork:
@@ -182,7 +181,6 @@ class CAPSPolicy(DQNPolicy):
     def keep_best(self) -> None:
         """Keep the networks as they were at the start of the latest episode."""
         _copy(self.q_net_before, self.q_net_best)
-        _copy(self.actor_before, self.actor_best)
 
     def keep_peak(self) -> None:
         """Keep the actor as it was at the start of the latest episode, to go back to."""
@@ -199,7 +197,7 @@ class CAPSPolicy(DQNPolicy):
         :return: what acts for the few observations of a step
         """
         if best:
-            return ActingNetwork(self, self.q_net_best, self.actor_best)
+            return ActingNetwork(self, self.q_net_best, self.actor)
         return ActingNetwork(self, self.acting_net, self.actor)
 
     def greedy_options(self, values: th.Tensor, allowed: th.Tensor | None = None) -> th.Tensor:
@@ -221,7 +219,7 @@ class CAPSPolicy(DQNPolicy):
 
     def actors(self) -> tuple[ResidualActor, ...]:
         """:return: the actor and all that were copied from it"""
-        return self.actor, self.actor_before, self.actor_best, self.actor_peak
+        return self.actor, self.actor_before, self.actor_peak
 
     def rescale(self, factor: float) -> None:
         """
@@ -290,7 +288,7 @@ class CAPSPolicy(DQNPolicy):
             starts = np.ones(length_of(observation), dtype=bool)
             emitted = self.options.as_emitted(observation, normalized=True)
             option_actions, _ = self.options.actions(emitted, self.options.initial_states(), starts)
-        acting = self.acting(best=self.gate.controller in BEST.values())
+        acting = self.acting(best=self.gate.controller == BEST)
         return acting(self._as_learned(observation), option_actions[:, : self.options.n_sources])
 
     def _as_learned(self, observations: Observations) -> Observations:
@@ -380,10 +378,10 @@ class CAPSPolicy(DQNPolicy):
                 drawn = self.options.n_sources + random_actions(n_envs, self.options.n_actions, rng, action_masks)
                 active = np.where(allowed[np.arange(n_envs), active], active, drawn)
         else:
-            acting, batch = self.acting(best=controller in BEST.values()), self._as_learned(batch)
-            if controller in (ACTOR, BEST[ACTOR]):
+            acting, batch = self.acting(best=controller == BEST), self._as_learned(batch)
+            if controller == ACTOR:
                 active, _ = self.actor_options(acting, batch, actions, None, action_masks)
-            elif controller in (SAMPLED_ACTOR, BEST[SAMPLED_ACTOR]):
+            elif controller == SAMPLED_ACTOR:
                 active, _ = self.actor_options(acting, batch, actions, rng, action_masks)
             else:
                 values, beta = acting(batch, actions[:, : self.options.n_sources])

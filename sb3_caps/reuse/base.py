@@ -171,7 +171,7 @@ class PolicyReuse(OffPolicyAlgorithm):
 
     @property
     def source_policies(self) -> tuple[SourcePolicy, ...]:
-        """The policies to reuse, in the order given. To use others, pass ``source_policies`` to ``load``."""
+        """The policies to reuse, in the order given. CAPS can ``add_source`` and ``remove_source``."""
         return tuple(self.options.sources)
 
     def set_env(self, env: GymEnv, force_reset: bool = True) -> None:

@@ -38,7 +38,9 @@ LAYOUT = {
             "Lead of the learner over the best source, in return": ["reuse/learner_lead"],
             "Who predict acts by: 0 = learner, 1 = first source, 2 = second": ["reuse/acts_by_source"],
             "Share of training steps decided by sources": ["options/source_share"],
-            "Return in evaluations: the model, and the learner alone": ["eval/mean_reward", "eval/learner_mean_reward"],
+            # Lines of one run have one colour: a chart for each
+            "Return in evaluations: the model": ["eval/mean_reward"],
+            "Return in evaluations: the learner alone": ["eval/learner_mean_reward"],
         }.items()
     }
 }

@@ -163,15 +163,17 @@ def draw(found: dict[str, list[dict[str, Any]]], path: Path) -> Path:
     figure, ((left, right),) = new_figure(10, 3.6, columns=2)
     for method, table in tables.items():
         places = np.arange(1, table["steps"].shape[1] + 1)
-        draw_mean(left, places, table["steps"], colours[LABELS[method]], LABELS[method], bounds=(0.0, np.inf))
+        # Where nothing is pruned it is the growing library
+        colour, label, style = colours[LABELS[method]], LABELS[method], "--" if method == "pruned" else "-"
+        draw_mean(left, places, table["steps"], colour, label, style, bounds=(0.0, np.inf))
         reference = tables.get("scratch")
         if reference is not None and method != "scratch" and len(reference["area"]) == len(table["area"]):
             gains = forward_transfer(table["area"], reference["area"])
-            draw_mean(right, places, gains, colours[LABELS[method]], LABELS[method])
+            draw_mean(right, places, gains, colour, label, style)
     left.set(xlabel="task", ylabel="steps to 90% of the optimum", yscale="log")
     right.set(xlabel="task", ylabel="forward transfer")
     right.axhline(0.0, color="0.6", linewidth=0.8)
-    left.legend(fontsize=8)
+    figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=len(tables), fontsize=8)
     tidy(left)
     tidy(right)
     return save(figure, path)
