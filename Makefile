@@ -28,7 +28,7 @@ test: install
 soak: install
 	SB3_CAPS_SOAK=$(SOAK) $(BIN)/python -m pytest tests/test_source_actions.py tests/test_damaged_files.py tests/test_kills.py \
 		tests/test_memory.py tests/test_untrusted_files.py tests/test_sequences.py tests/test_interrupts.py \
-		tests/test_growth.py -rP $(ARGS)
+		tests/test_growth.py tests/test_library.py -rP $(ARGS)
 
 # The Pygame Learning Environment is on no package index: it comes from its repository, editable, for the pictures of
 # its games are in no package

@@ -80,6 +80,7 @@ USE = record({"steps": sequence(COUNT), "choices": sequence(COUNT), "agreeing": 
 
 LAYERS = sequence(integer(1), MOST_LAYERS)
 NET_ARCH = either(LAYERS, record({}, {"pi": LAYERS, "vf": LAYERS, "qf": LAYERS}))
+ACTOR_ARCH = record({"pi": LAYERS, "vf": LAYERS, "activation_fn": choice(*ACTIVATIONS)})
 NETWORK = {"net_arch": NET_ARCH, "normalize_images": BOOLEAN}
 # What a user of CAPS passes as policy_kwargs, and what its algorithm passes beside that
 CAPS_NETWORK = {
@@ -94,6 +95,7 @@ CAPS_LEARNING = {
     "termination_learning_rate": optional(number(0)),
     "margin": number(0),
     "actor_learning_rate": number(0),
+    "actor_arch": ACTOR_ARCH,
 }
 TWIN_NETWORK = {**NETWORK, "n_critics": integer(1, MOST_LAYERS), "share_features_extractor": BOOLEAN}
 CONTINUOUS_NETWORK = {**TWIN_NETWORK, "execution": CAPS_NETWORK["execution"]}
@@ -125,7 +127,9 @@ def _read_policy(found: Any, where: str) -> Any:
 
 
 POLICY = Kind("a policy", _read_policy)
-SOURCE = record({"name": NAME, "deterministic": BOOLEAN, "policy": POLICY, "normalizer": NORMALIZER})
+SOURCE = record(
+    {"name": NAME, "deterministic": BOOLEAN, "policy": POLICY, "normalizer": NORMALIZER}, {"ent_coef": number(0)}
+)
 _OF_EACH_POLICY = {
     "observation_space": SPACE,
     "action_space": SPACE,
@@ -255,6 +259,7 @@ PROGRESS = {
         "exploration_rate": number(),
         "_actor_steps": COUNT,
         "_actor_started": BOOLEAN,
+        "_actor_arch": optional(ACTOR_ARCH),
     },
     "ContinuousCAPS": {**_PROGRESS, "_owed_steps": COUNT, "_n_batches": COUNT, "_is_cloned": BOOLEAN},
 }

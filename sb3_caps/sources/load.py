@@ -39,22 +39,20 @@ def as_source(
     deterministic: bool | None = None,
 ) -> SourcePolicy:
     """
-    Make a source policy of anything that acts. Files and import strings run code: pass only those that you trust, or
-    ``trust=False``. What ``export_source`` and ``CAPS.export`` wrote runs nothing.
+    Make a source policy out of anything that acts. Files and import strings run code: pass only those that you trust,
+    or ``trust=False``. Exports (of ``export_source`` and ``CAPS.export``) run nothing.
 
-    :param source: an SB3 or sb3-contrib algorithm or policy, the path of a saved model, of an export, of a TorchScript
-        or ONNX file (an extra: ``onnx``) or of a folder with one of these, an import string
-        ``package.module:function``, a module of torch (it returns actions, or a logit or value of each), an object with
-        ``predict``, or a callable from a batch of observations to a batch of actions (see ``each`` for a function of
-        one observation)
+    :param source: an SB3 or sb3-contrib algorithm or policy; the path of a saved model, an export, a TorchScript or
+        ONNX file (extra ``onnx``), or a folder with one of these; an import string ``package.module:function``; a
+        module of torch that returns actions, or a logit or value for each; an object with ``predict``; or a callable
+        from a batch of observations to a batch of actions (see ``each`` for a function of one observation)
     :param name: its name in logs and figures, by default that of the file, function or class
     :param observation_map: converts a batch of the target's observations to the source's
     :param action_map: converts a batch of the source's actions to the target's
-    :param trust: whether code that a file or an import string stands for may run; without, of files only exports are
-        read, and import strings are refused
-    :param deterministic: whether it always takes its likeliest action. With False a model of PPO, A2C and their like
-        draws its actions while it is reused, which pays where observations tell only a part. None for True, or for what
-        a ``SourcePolicy`` does already.
+    :param trust: whether files and import strings may run code; if not, only exports are read
+    :param deterministic: whether it always takes its likeliest action. With False, models such as PPO's and A2C's draw
+        their actions, which helps in partially observed tasks. None for True, or for what a ``SourcePolicy`` already
+        does.
     :return: the source policy
     """
     check_trust(trust)
@@ -68,6 +66,7 @@ def as_source(
         result = _from_file(model_file(Path(source)), observation_map is None, trust)
     elif isinstance(source, BaseAlgorithm):
         result = _from_policy(source.policy, type(source).__name__.lower(), source.get_vec_normalize_env())
+        result.ent_coef = _ent_coef(vars(source))
     elif isinstance(source, nn.Module):
         result = _from_module(source)
     elif callable(getattr(source, "predict", None)) and not isinstance(source, type):
@@ -93,7 +92,7 @@ def as_source(
 
 def as_sources(source_policies: Iterable[Any] | Mapping[str, Any] | None, trust: bool = True) -> list[SourcePolicy]:
     """
-    Make source policies of what an algorithm is given as ``source_policies``.
+    Make source policies out of the argument ``source_policies`` of an algorithm.
 
     :param source_policies: a list of anything that ``as_source`` takes, or a dictionary of them by name
     :param trust: see ``as_source``
@@ -174,7 +173,7 @@ def _from_file(path: Path, strict: bool, trust: bool) -> SourcePolicy:
         raise ValueError(refusal(path))
     if path.suffix in (*TORCH_SCRIPT, ONNX):
         return SourcePolicy(_from_network_file(path), path.stem)
-    data, parameters, unread = _read(path)
+    data, parameters, variables, unread = _read(path)
     arguments = {**(data.get("policy_kwargs") or {}), **_algorithm_arguments(path, data, unread)}
     arguments.pop("device", None)
     try:
@@ -193,7 +192,18 @@ def _from_file(path: Path, strict: bool, trust: bool) -> SourcePolicy:
             _warn_of_lost_normalisation(path, data)
     # Names like `best_model` say nothing: the folder of the run does
     says_nothing = path.stem in ("model", "rl_model") or ZOO_NAME.fullmatch(path.stem)
-    return _from_policy(policy, path.parent.name if says_nothing and path.parent.name else path.stem, normalizer)
+    name = path.parent.name if says_nothing and path.parent.name else path.stem
+    result = _from_policy(policy, name, normalizer)
+    result.ent_coef = _ent_coef(variables)
+    return result
+
+
+def _ent_coef(variables: Mapping[str, Any]) -> float | None:
+    """:return: what entropy counts for in SAC, as its models keep it"""
+    learned, fixed = variables.get("log_ent_coef"), variables.get("ent_coef_tensor")
+    if isinstance(learned, th.Tensor):
+        return float(learned.detach().exp())
+    return float(fixed) if isinstance(fixed, th.Tensor) else None
 
 
 def _from_network_file(path: Path) -> TorchScriptAct | OnnxAct:
@@ -231,17 +241,18 @@ def _warn_of_lost_normalisation(path: Path, data: dict[str, Any]) -> None:
     )
 
 
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any], list[str]]:
     """
     :param path: the file of a saved model
-    :return: the attributes of the model, its parameters, and what was said of attributes that could not be read
+    :return: the attributes of the model, its parameters and variables, and what was said of attributes that could not
+        be read
     """
     try:
         with zipfile.ZipFile(path) as archive:
             check_format(archive)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            data, parameters, _ = load_from_zip_file(path, device="cpu")
+            data, parameters, variables = load_from_zip_file(path, device="cpu")
     except ImportError as error:
         raise ValueError(
             f"{path} cannot be loaded without the module '{error.name}' ({error}): install it or put it on the path of "
@@ -249,7 +260,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
         ) from error
     except Exception as error:  # damaged files raise anything
         raise _unusable(path, error) from error
-    return data or {}, parameters or {}, [str(warning.message) for warning in caught]
+    return data or {}, parameters or {}, variables or {}, [str(warning.message) for warning in caught]
 
 
 def _algorithm_arguments(path: Path, data: dict[str, Any], unread: list[str]) -> dict[str, Any]:
