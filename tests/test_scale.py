@@ -96,9 +96,12 @@ def test_values_stay_the_same_where_normalization_is_switched(first: bool, how: 
         if how == "set":
             model.normalize_returns = switched
         else:
-            save, file = (model.export, "model.npz") if how == "export" else (model.save, "model.zip")
-            save(tmp_path / file)
-            model = CAPS.load(tmp_path / file, env=Corridor(), normalize_returns=switched)
+            file = tmp_path / ("model.npz" if how == "export" else "model.zip")
+            if how == "export":
+                model.export(file)
+            else:
+                model.save(file)
+            model = CAPS.load(file, env=Corridor(), normalize_returns=switched)
         model.learn(5, reset_num_timesteps=False)
         assert model._scale.value == 30.0
         for old, now in zip(before, in_rewards(30.0 if switched else 1.0), strict=True):

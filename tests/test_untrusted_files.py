@@ -276,6 +276,11 @@ def test_marks_of_code(mark: Any, folder: Path, tmp_path: Path) -> None:
         ("progress/num_timesteps", -1, "an integer of at least 0"),
         ("use/steps", [1], "5 numbers, one for each option"),
         ("selector/evidence", {"ppo": {"n": 1}}, "an object with n, mean, squares, latest, recent"),
+        (
+            "selector/evidence",
+            {"ppo": {"n": 1, "mean": 1e200, "squares": 0, "latest": None, "recent": None}},
+            r"ppo/mean must be a finite number from -1e\+100 to 1e\+100, not 1e\+200",
+        ),
         ("os:system", {}, "is not known"),
     ],
 )

@@ -159,9 +159,6 @@ def check_arguments(model: "CAPS") -> None:
             f"epsilon_greedy, not {model.exploration!r}."
         )
     _check_replacements(model)
-    for name in ("safe", "normalize_returns"):
-        if not isinstance(getattr(model, name), bool):
-            raise ValueError(f"{name} must be True or False, not {getattr(model, name)!r}.")
     if model.termination is not None and model.termination_kwargs.get("target") is not None:
         raise ValueError("Pass termination, which fixes β everywhere, or termination_kwargs['target'], not both.")
 

@@ -165,8 +165,6 @@ class ContinuousCAPS(GrowingSources, ReuseReports, ContinuousReuseAlgorithm):
     def _check_arguments(self) -> None:
         super()._check_arguments()
         check_number("pull", self.pull, at_least=0.0)
-        if not isinstance(self.safe, bool):
-            raise ValueError(f"safe must be True or False, not {self.safe!r}.")
         given, known = self.selection_kwargs, list(Selection.__dataclass_fields__)
         if not isinstance(given, dict) or given.keys() - set(known):
             raise ValueError(f"selection_kwargs must be a dict with some of {', '.join(known)}, not {given!r}.")

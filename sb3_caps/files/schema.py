@@ -12,6 +12,7 @@ from stable_baselines3.common.utils import ConstantSchedule, LinearSchedule
 
 from sb3_caps.files.plain import (
     BOOLEAN,
+    MOST,
     NAME,
     NOTHING,
     Kind,
@@ -37,6 +38,8 @@ ACTIVATIONS = {activation.__name__: activation for activation in ELEMENTWISE}
 # Memory is taken for each row of a replay buffer before anything is stored in it
 LARGEST_BUFFER = 10**7
 MOST_LAYERS = 32
+# Squares of larger ones are no numbers any more
+LARGEST_RETURN = 1e100
 
 COUNT, SHARE = integer(), number(0, 1)
 # SB3 reads the number at the end
@@ -55,13 +58,14 @@ SCHEDULE = variant(
 SPACE = record({}, {"n": integer(1)})
 # Its layers, the outermost first. Their moments are among the arrays
 NORMALIZER = sequence(record({"epsilon": number(0), "clip_obs": number(0)}))
+RETURN = number(-LARGEST_RETURN, LARGEST_RETURN)
 EVIDENCE = record(
     {
-        "n": number(0),
-        "mean": number(),
-        "squares": number(0),
+        "n": number(0, MOST),
+        "mean": RETURN,
+        "squares": number(0, LARGEST_RETURN**2),
         "latest": optional(integer(1)),
-        "recent": optional(sequence(number())),
+        "recent": optional(sequence(RETURN)),
     },
     build=lambda **state: Evidence.from_state(state),
 )

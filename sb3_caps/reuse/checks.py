@@ -16,6 +16,18 @@ from sb3_caps.replay.batches import with_batch_axis
 from sb3_caps.sources import Observations
 from sb3_caps.sources.act import by_key
 
+# SB3 takes any of these, and learns what makes no sense
+RANGES = {
+    "gamma": (0.0, 1.0),
+    "tau": (0.0, 1.0),
+    "exploration_fraction": (0.0, np.inf),
+    "exploration_initial_eps": (0.0, 1.0),
+    "exploration_final_eps": (0.0, 1.0),
+    # A negative one turns gradients round
+    "max_grad_norm": (0.0, np.inf),
+    "gradient_steps": (-1.0, np.inf),
+}
+
 
 def constructor_arguments(algorithm: type[BaseAlgorithm]) -> dict[str, inspect.Parameter]:
     """
@@ -46,9 +58,10 @@ def check_names(algorithm: type[BaseAlgorithm], names: Iterable[str]) -> None:
             raise TypeError(f"{algorithm.__name__} has no argument {name}{hint}")
 
 
-def check_numbers(model: BaseAlgorithm) -> None:
+def check_numbers(model: OffPolicyAlgorithm) -> None:
     """
-    Refuse NaN in any argument, an infinite learning rate, and anything but a number or a schedule where such is meant.
+    Refuse NaN in any argument, numbers out of range, rounds of no step, and anything but a number, a schedule or a
+    flag where such is meant.
 
     :param model: with the arguments that it was given
     """
@@ -59,6 +72,12 @@ def check_numbers(model: BaseAlgorithm) -> None:
         parts = set(get_args(parameter.annotation) or [parameter.annotation])
         if parts <= {int, float, NoneType} and value is not None and not isinstance(value, Real):
             raise ValueError(f"{name} must be a number, not {value!r}: it stays the same in a run.")
+        if parts == {bool} and name in vars(model) and not isinstance(value, bool):
+            raise ValueError(f"{name} must be True or False, not {value!r}.")
+        lowest, highest = RANGES.get(name, (-np.inf, np.inf))
+        if isinstance(value, Real) and not lowest <= value <= highest:
+            limit = f"from {lowest:g} to {highest:g}" if highest < np.inf else f"of at least {lowest:g}"
+            raise ValueError(f"{name} must be a number {limit}, not {value!r}.")
         if name == "exploration_schedule":
             # `load` puts it there, and the constructor does not
             value = vars(model).get("given_exploration_schedule")
@@ -66,6 +85,11 @@ def check_numbers(model: BaseAlgorithm) -> None:
                 raise ValueError(f"{name} must be None or a function of the remaining progress, not {value!r}.")
     if model.learning_rate == np.inf:
         raise ValueError("learning_rate must be a finite number or a function of the remaining progress, not inf.")
+    frequency: Any = model.train_freq
+    number = frequency[0] if isinstance(frequency, tuple) and frequency else frequency
+    if isinstance(number, Integral) and number < 1:
+        # A round would collect nothing, for ever
+        raise ValueError(f"train_freq must be of at least 1 step or episode, not {frequency!r}.")
 
 
 def check_number(name: str, value: Any, at_least: float, at_most: float | None = None) -> None:
