@@ -133,6 +133,12 @@ _PENDULUMS: dict[str, tuple[Make, int]] = {
     "original": (pendulum, 4000),
     "light": (lambda: pendulum(mass=0.7), 4000),
 }
+_DOUBLE_PENDULUMS: dict[str, tuple[Make, int]] = {
+    "double_original": (lambda: body("InvertedDoublePendulum-v5"), 6000),
+    "double_light": (lambda: body("InvertedDoublePendulum-v5", gravity=0.5), 6000),
+}
+# Each knows one half
+_REACHERS: dict[str, tuple[Make, int]] = {"left": (_reacher(-1), 3000), "right": (_reacher(1), 3000)}
 
 
 def _bodies(name: str, n_steps: int) -> dict[str, tuple[Make, int]]:
@@ -148,15 +154,12 @@ TASKS = {
     "pendulum_mass": BoxTask(lambda: pendulum(mass=1.5), 3000, _PENDULUMS),
     "pendulum_length": BoxTask(lambda: pendulum(length=1.3), 3000, _PENDULUMS),
     "pendulum_reversed": BoxTask(lambda: ReversedBelow(pendulum()), 3000, _PENDULUMS),
-    "double_pendulum": BoxTask(
-        lambda: body("InvertedDoublePendulum-v5", gravity=1.5),
-        5000,
-        {
-            "double_original": (lambda: body("InvertedDoublePendulum-v5"), 6000),
-            "double_light": (lambda: body("InvertedDoublePendulum-v5", gravity=0.5), 6000),
-        },
+    "double_pendulum": BoxTask(lambda: body("InvertedDoublePendulum-v5", gravity=1.5), 5000, _DOUBLE_PENDULUMS),
+    "double_pendulum_cart": BoxTask(
+        lambda: body("InvertedDoublePendulum-v5", torso=2.0, gears=0.7), 3000, _DOUBLE_PENDULUMS
     ),
-    "reacher": BoxTask(lambda: body("Reacher-v5"), 5000, {"left": (_reacher(-1), 3000), "right": (_reacher(1), 3000)}),
+    "reacher": BoxTask(lambda: body("Reacher-v5"), 5000, _REACHERS),
+    "reacher_weak": BoxTask(lambda: body("Reacher-v5", gears=0.6), 3000, _REACHERS),
     "pusher": BoxTask(lambda: body("Pusher-v5"), 10_000, {"near": (_pusher(-1), 6000), "far": (_pusher(1), 6000)}),
     "hopper": BoxTask(lambda: body("Hopper-v5", torso=1.5), 10_000, _bodies("Hopper-v5", 10_000)),
     "half_cheetah": BoxTask(

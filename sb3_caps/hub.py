@@ -97,8 +97,13 @@ def push_to_hub(
         if video_length > 0:
             _record(model, venv, video_length, folder / VIDEO)
         api = hub.HfApi(token=token)
-        api.create_repo(repo_id, private=private, exist_ok=True)
-        api.upload_folder(repo_id=repo_id, folder_path=folder, commit_message=commit_message)
+        try:
+            api.create_repo(repo_id, private=private, exist_ok=True)
+            api.upload_folder(repo_id=repo_id, folder_path=folder, commit_message=commit_message)
+        except OSError:  # what the Hub answered
+            raise
+        except hub.errors.HTTPError as error:
+            raise ConnectionError(f"The Hub at {api.endpoint} cannot be reached: {error}.") from error
         return f"{api.endpoint}/{repo_id}"
 
 

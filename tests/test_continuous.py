@@ -7,6 +7,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+import sb3_contrib
 import torch as th
 from gymnasium import spaces
 from stable_baselines3 import A2C, DDPG, DQN, PPO, SAC, TD3, HerReplayBuffer
@@ -22,11 +23,13 @@ from sb3_caps.caps.gate import ACTOR, BEST, OPTIONS
 from sb3_caps.continuous import ContinuousCAPS
 from sb3_caps.continuous.base import ActorSample
 from sb3_caps.continuous.options import BoxOptionSet
-from sb3_caps.continuous.start import copy_networks
+from sb3_caps.continuous.start import take_over
+from sb3_caps.files.export import export_source
 from sb3_caps.reuse.episodes import Behaviour
 from sb3_caps.sources import evaluate_sources
 from tests.toy_box import REACH, ToyBox, away, home
 
+OBSERVATIONS = np.random.default_rng(0).uniform(-1, 1, size=(50, 2)).astype(np.float32)
 SMALL: dict[str, Any] = {"learning_starts": 20, "policy_kwargs": {"net_arch": [8]}, "seed": 0, "device": "cpu"}
 
 
@@ -160,17 +163,83 @@ def test_it_begins_as_the_best_source_whatever_that_is() -> None:
     assert np.abs(actions - home(observations)).mean() < 0.8
 
 
-def test_networks_of_the_same_shape_are_taken_over() -> None:
-    trained = SAC("MlpPolicy", ToyBox(), **{**SMALL, "seed": 7})
-    model = make(away, trained)
-    assert copy_networks(model.options.sources[1].network, model.policy)
-    for name in ("actor", "critic", "critic_target"):
+def actions_of_the_actor(model: ContinuousCAPS) -> np.ndarray:
+    model.gate.controller = ACTOR
+    return model.predict(OBSERVATIONS, deterministic=True)[0]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "arguments", "takes"),
+    [
+        (SAC, {}, (True, True)),
+        (SAC, {"use_sde": True}, (True, True)),
+        (TD3, {}, (True, True)),
+        # One critic, critics of quantiles, and values of states
+        (DDPG, {}, (True, False)),
+        (sb3_contrib.TQC, {}, (True, False)),
+        (PPO, {}, (False, False)),
+        # The same shape, another function
+        (SAC, {"policy_kwargs": {"net_arch": [8], "activation_fn": th.nn.Tanh}}, (False, False)),
+        (SAC, {"policy_kwargs": {"net_arch": [9]}}, (False, False)),
+    ],
+)
+def test_an_actor_critic_of_the_same_layers_is_taken_over(
+    algorithm: Any, arguments: dict[str, Any], takes: tuple[bool, bool]
+) -> None:
+    trained = algorithm("MlpPolicy", ToyBox(), **{"policy_kwargs": {"net_arch": [8]}, "device": "cpu", **arguments})
+    model = make(away, trained, policy_kwargs={"net_arch": [8]}, use_sde=arguments.get("use_sde", False))
+    before = parameters(model)
+    source = model.options.sources[1]
+    assert take_over(source.network, model.policy) == takes
+    same_actions = np.allclose(actions_of_the_actor(model), trained.predict(OBSERVATIONS, deterministic=True)[0])
+    assert same_actions == takes[0]
+    if not takes[0]:
+        assert all(th.equal(one, other) for one, other in zip(before, parameters(model), strict=True))
+    for name in ("critic", "critic_target") if takes[1] else ():
         theirs, own = getattr(trained, name).state_dict(), getattr(model, name).state_dict()
         assert all(th.equal(theirs[key], own[key]) for key in own)
-    # Neither a function nor other networks
-    assert not copy_networks(model.options.sources[0].network, model.policy)
-    other = SAC("MlpPolicy", ToyBox(), policy_kwargs={"net_arch": [9]}, device="cpu")
-    assert not copy_networks(other.policy, model.policy)
+    # There is nothing to take over of a function
+    assert take_over(model.options.sources[0].network, model.policy) == (False, False)
+
+
+def test_a_model_of_ours_is_taken_over_as_it_acts() -> None:
+    teacher = make(home, away).learn(200)
+    model = make(teacher)
+    for controller, actor in ((OPTIONS, teacher.actor), (BEST, teacher.policy.actor_best)):
+        teacher.gate.controller = controller
+        assert take_over(as_source(teacher).network, model.policy) == (True, True)
+        for theirs, own in zip(actor.parameters(), model.actor.parameters(), strict=True):
+            assert th.equal(theirs, own)
+    # Its actor is not what acts
+    teacher.gate.controller = Behaviour("home", is_source=True)
+    assert take_over(as_source(teacher).network, model.policy) == (False, False)
+
+
+@pytest.mark.parametrize("ent_coef", ["auto_0.2", 0.3])
+def test_what_entropy_counts_for_is_taken_over(ent_coef: Any, tmp_path: Path) -> None:
+    trained = SAC("MlpPolicy", ToyBox(), ent_coef=ent_coef, policy_kwargs={"net_arch": [8]}, device="cpu")
+    trained.save(tmp_path / "trained")
+    export_source(trained, tmp_path / "exported.npz")
+    expected = float(str(ent_coef).removeprefix("auto_"))
+    for source in (trained, tmp_path / "trained.zip", tmp_path / "exported.npz"):
+        assert as_source(source).ent_coef == pytest.approx(expected)
+        model = make(source, learning_rate=0.0)
+        model.learn(200)
+        assert model.log_ent_coef is not None
+        assert float(model.log_ent_coef.exp()) == pytest.approx(expected)
+        # Nothing was learned: it is that source, and known as that
+        assert np.allclose(actions_of_the_actor(model), trained.predict(OBSERVATIONS, deterministic=True)[0], atol=1e-6)
+
+
+def test_an_unknown_entropy_coefficient_is_small_beside_the_values() -> None:
+    trained = TD3("MlpPolicy", ToyBox(), policy_kwargs={"net_arch": [8]}, device="cpu")
+    model = make(trained, learning_rate=0.0)
+    model.learn(200)
+    assert model.log_ent_coef is not None
+    data = model.replay_buffer.everything()
+    with th.no_grad():
+        spread = th.cat(model.critic(data.observations, data.actions), dim=1).min(dim=1).values.std().item()
+    assert float(model.log_ent_coef.exp()) == pytest.approx(0.01 * spread, rel=0.3)
 
 
 def test_only_a_clone_is_pulled() -> None:
@@ -242,7 +311,7 @@ def test_the_same_seed_learns_the_same() -> None:
     assert not same(one, make(env=make_vec_env(ToyBox, n_envs=2), seed=1).learn(300))
 
 
-@pytest.mark.parametrize("controller", [ACTOR, OPTIONS, BEST[ACTOR], BEST[OPTIONS], Behaviour("home", is_source=True)])
+@pytest.mark.parametrize("controller", [ACTOR, OPTIONS, BEST, Behaviour("home", is_source=True)])
 @pytest.mark.parametrize("execution", ["interrupting", "call-and-return"])
 def test_a_loaded_model_acts_as_it_did(controller: Behaviour, execution: str, tmp_path: Path) -> None:
     model = make(policy_kwargs={"net_arch": [8], "execution": execution}).learn(200)
@@ -304,7 +373,7 @@ def test_what_was_learned_stays_when_it_goes_on_with_other_sources(tmp_path: Pat
     loaded = ContinuousCAPS.load(
         tmp_path / "model", env=ToyBox(), source_policies={"north": away, "south": home}, learning_rate=0.0
     )
-    assert loaded.gate.controller in (OPTIONS, BEST[OPTIONS])
+    assert loaded.gate.controller in (OPTIONS, BEST)
     assert loaded.selector.surveying
     before = [each.clone() for each in loaded.actor.parameters()]
     loaded.learn(600)

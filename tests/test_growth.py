@@ -73,9 +73,10 @@ class Run:
         for result in self.tracker.add(rewards, self.dones):
             self.selector.update(result)
         if isinstance(self.selector, CAPSSelector):
-            learner = self.selector.improved()
-            if learner is not None:
-                self.selector.keep(learner)
+            if self.selector.improved():
+                self.selector.keep()
+            if not self.selector.actor_rose():
+                self.selector.actor_fell()
             self.selector.source_chances()
         elif isinstance(self.selector, ContinuousSelector):
             if self.selector.improved:

@@ -124,9 +124,7 @@ def test_every_behaviour_knows_the_masks() -> None:
     """Each acts alone, whoever the selector would choose."""
     env = make_vec_env(Strict, 4, seed=0)
     model = CAPS("MlpPolicy", env, source_policies=strict_sources(), **SMALL).learn(600)
-    learners = [OPTIONS, ACTOR, SAMPLED_ACTOR]
-    for behaviour in [RANDOM, EXPLORING, MIXING, *learners, *map(BEST.get, learners), Behaviour("source", True)]:
-        assert behaviour is not None
+    for behaviour in [RANDOM, EXPLORING, MIXING, OPTIONS, ACTOR, SAMPLED_ACTOR, BEST, Behaviour("source", True)]:
         name = model.options.names[0] if behaviour.is_source else behaviour.name
         chosen = Behaviour(name, behaviour.is_source)
         model.selector.select = lambda env, chosen=chosen: chosen  # type: ignore[method-assign, misc]
@@ -249,7 +247,7 @@ def test_draws_by_hand() -> None:
 
 def test_actor_by_hand() -> None:
     """Three actions, the second not allowed: a source votes for the first with a half, the rest is spread evenly."""
-    actor = ResidualActor(2, 1, 3, [4])
+    actor = ResidualActor(2, 1, 3, {"pi": [4], "vf": [4], "activation_fn": "Tanh"})
     actor.start_from(np.array([0.5]))
     masks = th.tensor([[True, False, True]])
     _, log_probs = actor(th.zeros(1, 2), th.tensor([[0]]), masks)
@@ -560,7 +558,7 @@ def test_evaluations_pass_masks_on() -> None:
         evaluate_policy(with_masks(model, single), single, 3, warn=False)
     assert callbacks[0].model is model
     evaluate_sources(strict_sources(), eval_env, 3)
-    with pytest.warns(UserWarning, match="predict got none, so that it may do what is not allowed: pass action_masks"):
+    with pytest.warns(UserWarning, match="predict got none, so it may do what is not allowed: pass action_masks"):
         model.predict(single.reset(seed=0)[0], deterministic=True)
 
 

@@ -107,7 +107,7 @@ def test_values_stay_the_same_where_normalization_is_switched(first: bool, how: 
 
 def test_values_of_the_actor_stay_the_same_in_the_unit_of_the_task() -> None:
     model = CAPS("MlpPolicy", Corridor(), source_policies=[go_right], learning_starts=20, seed=0).learn(200)
-    scale, actors = model._scale, [model.policy.actor, model.policy.actor_best]
+    scale, actors = model._scale, [model.policy.actor, model.policy.actor_peak]
 
     def outputs() -> list[list[th.Tensor]]:
         """Values and preferences of both in every cell."""

@@ -274,7 +274,7 @@ class CAPS(ReuseReports, OptionCollector):
             th.nn.utils.clip_grad_norm_(self._trained_parameters, self.max_grad_norm)
             self.policy.optimizer.step()
 
-            taken = (replay_data.actions + self.options.n_sources)[..., None]
+            taken = (replay_data.actions + replay_data.option_actions.shape[1])[..., None]
             errors = (targets - estimates.values.detach()).gather(2, taken)[..., 0].abs()
             self.replay_buffer.update_priorities(replay_data, errors.cpu().numpy())
 
@@ -296,8 +296,8 @@ class CAPS(ReuseReports, OptionCollector):
         """
         replay_data = self.replay_buffer.sample(batch_size, env=self._vec_normalize_env)
         replay_data = replay_data._replace(rewards=self._scale.normalize(replay_data.rewards))
-        if self.gate.disabled:
-            replay_data = replay_data._replace(learned=replay_data.learned & ~self.policy.disabled())
+        if (disabled := self.policy.disabled()) is not None:
+            replay_data = replay_data._replace(learned=replay_data.learned & ~disabled)
         return replay_data
 
     def _update_average(self, gradient_steps: int) -> None:
@@ -338,10 +338,10 @@ class CAPS(ReuseReports, OptionCollector):
         """
         if self.termination is not None or self._online_termination is not None:
             return 0.0
-        mask, action_masks = replay_data.mask, replay_data.action_masks
-        sources = replay_data.option_actions[: mask.numel()].reshape(*mask.shape, self.options.n_sources)
+        mask, shape = replay_data.mask, (len(replay_data.mask) + 1, *replay_data.mask.shape[1:], -1)
+        sources, action_masks = replay_data.option_actions.reshape(shape)[:-1], replay_data.action_masks
         if action_masks is not None:
-            action_masks = action_masks[: mask.numel()].reshape(*mask.shape, self.options.n_actions)
+            action_masks = action_masks.reshape(shape)[:-1]
         return TERMINATION_WEIGHT * termination_loss(
             estimates.termination_logits, estimates.values, sources, self.policy.disabled(), mask, action_masks
         )
@@ -354,18 +354,20 @@ class CAPS(ReuseReports, OptionCollector):
         :return: the estimates and the targets of Q_O(s, ·), all of shape (length, sequences, options)
         """
         length, n_sequences = replay_data.mask.shape
-        shape = (length + 1, n_sequences, len(self.options))
+        shape = (length + 1, n_sequences, -1)
         observations, option_actions = replay_data.observations, replay_data.option_actions
         values, logits = (each.reshape(shape) for each in self.policy.evaluate(observations, option_actions))
         # The successor of a step is the next step of its sequence: the first one is none
-        allowed = None if replay_data.allowed is None else replay_data.allowed.reshape(shape)[1:]
+        allowed = None
+        if replay_data.action_masks is not None:
+            allowed = th.cat([option_actions >= 0, replay_data.action_masks], dim=1).reshape(shape)[1:]
         with th.no_grad():
             following = part(observations, n_sequences), option_actions[n_sequences:]
             targets = option_targets(
                 replay_data,
                 self.gamma,
                 next_greedy=self.policy.greedy_options(values[1:], allowed),
-                next_values=self.policy.evaluate(*following, self.q_net_target).values.reshape(length, *shape[1:]),
+                next_values=self.policy.evaluate(*following, self.q_net_target).values.reshape(values[1:].shape),
                 next_terminations=self._target_terminations(logits[1:]),
                 next_allowed=allowed,
             )
@@ -498,7 +500,7 @@ class CAPS(ReuseReports, OptionCollector):
         if action_masks is None and self._has_action_masks and not self._warned_of_masks:
             self._warned_of_masks = True
             warnings.warn(
-                "The environments have action masks and predict got none, so that it may do what is not allowed: pass "
+                "The environments have action masks and predict got none, so it may do what is not allowed: pass "
                 "action_masks, or evaluate with_masks(model, env).",
                 stacklevel=2,
             )

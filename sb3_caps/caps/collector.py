@@ -10,14 +10,14 @@ import torch as th
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.noise import ActionNoise
-from stable_baselines3.common.type_aliases import MaybeCallback, RolloutReturn, TrainFreq
+from stable_baselines3.common.type_aliases import RolloutReturn, TrainFreq
 from stable_baselines3.common.utils import obs_as_tensor, should_collect_more_steps
 from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.dqn.dqn import DQN
 
 from sb3_caps.caps.acting import ActingNetwork
 from sb3_caps.caps.exploration import Exploration, RandomStretches, epsilon_greedy
-from sb3_caps.caps.gate import ACTOR, BEST, EXPLORING, LEARNERS, MIXING, OPTIONS, RANDOM, SAMPLED_ACTOR, Gate
+from sb3_caps.caps.gate import ACTOR, BEST, EXPLORING, LEARNERS, MIXING, OPTIONS, RANDOM, Gate
 from sb3_caps.caps.networks import OptionQNetwork
 from sb3_caps.caps.policies import CAPSPolicy
 from sb3_caps.caps.selection import AlwaysSelector, CAPSSelector, Selection
@@ -30,7 +30,7 @@ from sb3_caps.reuse.growth import GrowingSources
 from sb3_caps.reuse.options import OptionSet, SourceStates
 from sb3_caps.reuse.scale import ReturnScale
 from sb3_caps.reuse.selectors import Selector
-from sb3_caps.sources import Observations
+from sb3_caps.sources.act import by_key
 from sb3_caps.sources.masks import random_actions
 
 CALL_AND_RETURN = OptionExecution("call-and-return")
@@ -64,8 +64,8 @@ class OptionCollector(GrowingSources, PolicyReuseAlgorithm):
     _last_episode_starts: np.ndarray
     _selection: Selection
     # Those of the network and of its target, listed once
-    _trained_parameters: list[th.nn.Parameter]
-    _target_parameters: list[th.nn.Parameter]
+    _trained_parameters: list[th.Tensor]
+    _target_parameters: list[th.Tensor]
     # ρ of β's online step, None where β is learned from replayed batches or fixed
     _online_termination: float | None
 
@@ -142,19 +142,11 @@ class OptionCollector(GrowingSources, PolicyReuseAlgorithm):
                 self._last_option_actions[~np.take_along_axis(masks, taken[:, None], axis=1)[:, 0], i] = -1
         self._last_source_states = tuple(states)
 
-    def _setup_learn(
-        self,
-        total_timesteps: int,
-        callback: MaybeCallback = None,
-        reset_num_timesteps: bool = True,
-        tb_log_name: str = "run",
-        progress_bar: bool = False,
-    ) -> tuple[int, BaseCallback]:
+    def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
         # Our buffer keeps what followed the last step, so SB3 need not cut the last trajectory off
-        optimize_memory_usage = self.optimize_memory_usage
-        self.optimize_memory_usage = False
+        optimize_memory_usage, self.optimize_memory_usage = self.optimize_memory_usage, False
         try:
-            return super()._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
+            return super()._setup_learn(*args, **kwargs)
         finally:
             self.optimize_memory_usage = optimize_memory_usage
 
@@ -288,10 +280,10 @@ class OptionCollector(GrowingSources, PolicyReuseAlgorithm):
             return self._act_at_random
         if behaviour in (EXPLORING, MIXING):
             return partial(self._explore, self._acting, mixing=behaviour == MIXING)
-        networks = self._acting_best if behaviour in BEST.values() else self._acting
-        if behaviour in (OPTIONS, BEST[OPTIONS]):
+        networks = self._acting_best if behaviour == BEST else self._acting
+        if behaviour in (OPTIONS, BEST):
             return lambda envs, warm_up: (self._follow_values(*self._evaluate(networks, envs), envs), 0.0)
-        return partial(self._act_by_actor, networks, draws=behaviour not in (ACTOR, BEST[ACTOR]))
+        return partial(self._act_by_actor, networks, draws=behaviour != ACTOR)
 
     def _act_at_random(self, envs: np.ndarray, warm_up: bool = False) -> tuple[np.ndarray, Any]:
         """:return: options of random actions, and log μ(a|s)"""
@@ -453,7 +445,7 @@ class OptionCollector(GrowingSources, PolicyReuseAlgorithm):
         """
         if not truncated or not self.options.n_sources:
             return {}
-        observations = {key: value.copy() for key, value in _by_key(original).items()}
+        observations = {key: value.copy() for key, value in by_key(original).items()}
         for i in truncated:
             # As SB3 has it: the first observation of the next episode where none is told
             terminal = infos[i].get("terminal_observation")
@@ -461,7 +453,7 @@ class OptionCollector(GrowingSources, PolicyReuseAlgorithm):
                 continue
             if self._vec_normalize_env is not None:
                 terminal = self._vec_normalize_env.unnormalize_obs(terminal)
-            for key, value in _by_key(terminal).items():
+            for key, value in by_key(terminal).items():
                 observations[key][i] = value
         emitted = self.options.as_emitted(observations if isinstance(original, dict) else observations[None])
         starts = np.zeros(self.n_envs, dtype=bool)
@@ -473,7 +465,7 @@ class OptionCollector(GrowingSources, PolicyReuseAlgorithm):
         Tell the ledger of episodes what was paid, the selector what came of those that ended, and begin new ones.
         """
         self._rescale(self._scale.update(rewards, dones))
-        self._actor_steps += self._n_sampling
+        self._actor_steps += self.n_envs
         results = self._tracker.add(self._paid(rewards), dones)
         for result in results:
             self.selector.update(result)
@@ -489,10 +481,9 @@ class OptionCollector(GrowingSources, PolicyReuseAlgorithm):
 
     def _update_gate(self) -> None:
         """What ``predict`` acts by while training goes on, and the networks to keep."""
-        learner = self.selector.improved()
-        if learner is not None:
+        if self.selector.improved():
             self.policy.keep_best()
-            self.selector.keep(learner)
+            self.selector.keep()
         if self._actor_started:
             self._follow_actor()
         if not self._actor_started and (chances := self.selector.source_chances()) is not None:
@@ -533,10 +524,9 @@ class OptionCollector(GrowingSources, PolicyReuseAlgorithm):
         # What acts is made anew here too: a user may have put other layers into the networks
         self._execution = self.policy.execution
         self._acting = self.policy.acting()
-        self._acting_best = self.policy.acting(best=True) if cast.keys() & set(BEST.values()) else self._acting
+        self._acting_best = self.policy.acting(best=True) if BEST in cast else self._acting
         # Who acts where, and how: it changes with episodes alone
         self._cast = {behaviour: (self._role_of(behaviour), np.array(envs)) for behaviour, envs in cast.items()}
-        self._n_sampling = len(cast.get(SAMPLED_ACTOR, ()))
 
     def _excluded_save_params(self) -> list[str]:
         return [*super()._excluded_save_params(), "_cast", "_execution", "_acting", "_acting_best"]
@@ -566,7 +556,3 @@ class OptionCollector(GrowingSources, PolicyReuseAlgorithm):
         loss.backward()
         self.policy.termination_optimizer.step()
         self._use.add_termination_loss(loss.item() / int(arrived.sum()))
-
-
-def _by_key(observations: Observations) -> dict[Any, Any]:
-    return observations if isinstance(observations, dict) else {None: observations}

@@ -75,7 +75,7 @@ def termination_loss(
     logits: th.Tensor,
     values: th.Tensor,
     source_actions: th.Tensor,
-    disabled: th.Tensor,
+    disabled: th.Tensor | None,
     mask: th.Tensor,
     action_masks: th.Tensor | None = None,
 ) -> th.Tensor:
@@ -88,14 +88,14 @@ def termination_loss(
     :param logits: β before the logistic function, of shape (length, sequences, options)
     :param values: Q_O(s, ·), of the same shape
     :param source_actions: the action of each source, of shape (length, sequences, sources), -1 where it is not known
-    :param disabled: which options are disabled, of shape (options,)
+    :param disabled: which options are disabled, of shape (options,), None where none is
     :param mask: which steps count, of shape (length, sequences)
     :param action_masks: which actions are allowed, of shape (length, sequences, actions); None for all. Nothing is
         learned of options that are not, and none of them is the best one.
     :return: cross entropy, in the mean over the steps
     """
     actions, known = source_actions.clamp(min=0), source_actions >= 0
-    values = values.detach().masked_fill(disabled, -th.inf)
+    values = values.detach() if disabled is None else values.detach().masked_fill(disabled, -th.inf)
     of_sources, best = values.split([actions.shape[-1], values.shape[-1] - actions.shape[-1]], dim=-1)
     # That of an action is the value of the best option that takes it
     best = best.scatter_reduce(2, actions, of_sources.masked_fill(~known, -th.inf), "amax")

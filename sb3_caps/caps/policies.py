@@ -22,6 +22,7 @@ from sb3_caps.reuse.checks import check_n_envs
 from sb3_caps.reuse.execution import Execution, OptionExecution
 from sb3_caps.reuse.options import OptionSet
 from sb3_caps.sources import Observations
+from sb3_caps.sources.act import length_of
 from sb3_caps.sources.masks import check_action_masks, random_actions
 
 # Arguments of Adam that exclude its fused implementation, or choose it
@@ -123,7 +124,6 @@ class CAPSPolicy(DQNPolicy):
         ).to(self.device)
         self.actor_before = _frozen_copy(self.actor)
         self.actor_peak = _frozen_copy(self.actor)
-        self.actor_best = _frozen_copy(self.actor)
         self.actor_optimizer = th.optim.Adam(self.actor.parameters(), lr=self.actor_learning_rate, fused=True)
 
     def make_q_net(self) -> OptionQNetwork:
@@ -169,9 +169,9 @@ class CAPSPolicy(DQNPolicy):
         disabled = self.gate.mask(self.options.source_names)
         return OptionExecution(self.execution_mode, tuple(np.where(disabled, -np.inf, self.margin).tolist()))
 
-    def disabled(self) -> th.Tensor:
-        """:return: which options are disabled, of shape (options,)"""
-        return th.as_tensor(self.gate.mask(self.options.names), device=self.device)
+    def disabled(self) -> th.Tensor | None:
+        """:return: which options are disabled, of shape (options,), None where none is"""
+        return th.as_tensor(self.gate.mask(self.options.names), device=self.device) if self.gate.disabled else None
 
     def begin_episode(self) -> None:
         """Remember the networks as they are now: those that an episode began with have been seen to act."""
@@ -181,7 +181,6 @@ class CAPSPolicy(DQNPolicy):
     def keep_best(self) -> None:
         """Keep the networks as they were at the start of the latest episode."""
         _copy(self.q_net_before, self.q_net_best)
-        _copy(self.actor_before, self.actor_best)
 
     def keep_peak(self) -> None:
         """Keep the actor as it was at the start of the latest episode, to go back to."""
@@ -198,7 +197,7 @@ class CAPSPolicy(DQNPolicy):
         :return: what acts for the few observations of a step
         """
         if best:
-            return ActingNetwork(self, self.q_net_best, self.actor_best)
+            return ActingNetwork(self, self.q_net_best, self.actor)
         return ActingNetwork(self, self.acting_net, self.actor)
 
     def greedy_options(self, values: th.Tensor, allowed: th.Tensor | None = None) -> th.Tensor:
@@ -207,8 +206,8 @@ class CAPSPolicy(DQNPolicy):
         :param allowed: which options are allowed in each state, of the same shape; None for all
         :return: the option with the highest value in each state, among those that still are one
         """
-        if self.gate.disabled:
-            values = values.masked_fill(self.disabled(), -th.inf)
+        if (disabled := self.disabled()) is not None:
+            values = values.masked_fill(disabled, -th.inf)
         if allowed is not None:
             values = values.masked_fill(~allowed, -th.inf)
         return values.argmax(dim=-1)
@@ -220,7 +219,7 @@ class CAPSPolicy(DQNPolicy):
 
     def actors(self) -> tuple[ResidualActor, ...]:
         """:return: the actor and all that were copied from it"""
-        return self.actor, self.actor_before, self.actor_best, self.actor_peak
+        return self.actor, self.actor_before, self.actor_peak
 
     def rescale(self, factor: float) -> None:
         """
@@ -286,10 +285,10 @@ class CAPSPolicy(DQNPolicy):
         """
         self.set_training_mode(False)
         if option_actions is None:
-            starts = np.ones(_length(observation), dtype=bool)
+            starts = np.ones(length_of(observation), dtype=bool)
             emitted = self.options.as_emitted(observation, normalized=True)
             option_actions, _ = self.options.actions(emitted, self.options.initial_states(), starts)
-        acting = self.acting(best=self.gate.controller in BEST.values())
+        acting = self.acting(best=self.gate.controller == BEST)
         return acting(self._as_learned(observation), option_actions[:, : self.options.n_sources])
 
     def _as_learned(self, observations: Observations) -> Observations:
@@ -354,7 +353,7 @@ class CAPSPolicy(DQNPolicy):
         vectorized = self.is_vectorized_observation(observation)
         batch = observation if vectorized else with_batch_axis(observation)
         emitted = self.options.as_emitted(batch, normalized=True)
-        n_envs = _length(emitted)
+        n_envs = length_of(emitted)
         starts = np.zeros(n_envs, dtype=bool) if episode_start is None else np.asarray(episode_start, dtype=bool)
         check_n_envs("episode_start", starts.size, n_envs)
         if state is None:
@@ -379,10 +378,10 @@ class CAPSPolicy(DQNPolicy):
                 drawn = self.options.n_sources + random_actions(n_envs, self.options.n_actions, rng, action_masks)
                 active = np.where(allowed[np.arange(n_envs), active], active, drawn)
         else:
-            acting, batch = self.acting(best=controller in BEST.values()), self._as_learned(batch)
-            if controller in (ACTOR, BEST[ACTOR]):
+            acting, batch = self.acting(best=controller == BEST), self._as_learned(batch)
+            if controller == ACTOR:
                 active, _ = self.actor_options(acting, batch, actions, None, action_masks)
-            elif controller in (SAMPLED_ACTOR, BEST[SAMPLED_ACTOR]):
+            elif controller == SAMPLED_ACTOR:
                 active, _ = self.actor_options(acting, batch, actions, rng, action_masks)
             else:
                 values, beta = acting(batch, actions[:, : self.options.n_sources])
@@ -424,10 +423,6 @@ class CAPSPolicy(DQNPolicy):
             actor_arch=self.actor_arch,
         )
         return data
-
-
-def _length(observations: Observations) -> int:
-    return len(next(iter(observations.values())) if isinstance(observations, dict) else observations)
 
 
 def _frozen_copy(network: Network) -> Network:

@@ -100,8 +100,8 @@ class CAPSSelector(Selector):
         self.under_way: dict[int, Behaviour] = {}
         # How many of them each behaviour acts in
         self.running: Counter[Behaviour] = Counter()
-        # What the kept networks act by, None before any are kept
-        self.kept: Behaviour | None = None
+        # Whether the networks of option values were kept as they were
+        self.kept = False
         super().__init__(source_names, settings, rng)
 
     def set_sources(self, names: Sequence[str]) -> None:
@@ -132,7 +132,7 @@ class CAPSSelector(Selector):
         known = [each for each in evidence.values() if each.n]
         self.lowest = min((each.mean - each.std for each in known), default=np.inf)
         self.highest = max((each.mean + each.std for each in known), default=-np.inf)
-        self.kept = next((learner for learner in self.learners if BEST[learner].name in evidence), None)
+        self.kept = BEST.name in evidence
         self.surveying = any(self.of(source).n == 0 for source in self.sources)
 
     def begin(self, total_steps: int) -> None:
@@ -152,6 +152,17 @@ class CAPSSelector(Selector):
         """
         return self.evidence.setdefault(behaviour.name, Evidence())
 
+    def judged(self, behaviour: Behaviour) -> Evidence:
+        """
+        :param behaviour: one of those that are selected
+        :return: what is known of it, and one episode more in its mean, which pays the middle of all that was ever paid:
+            a coin that fell once is not known to fall always
+        """
+        found = self.of(behaviour).copy()
+        if found.n:
+            found.mean += (0.5 * (self.lowest + self.highest) - found.mean) / (found.n + 1.0)
+        return found
+
     @property
     def spread(self) -> float:
         """Between the lowest and the highest return that anybody ever had."""
@@ -165,8 +176,8 @@ class CAPSSelector(Selector):
     @property
     def disabled(self) -> set[str]:
         """The names of the sources that are worse than random actions, and not by luck."""
-        random, errors = self.of(RANDOM), self.settings.disable_errors
-        return {each.name for each in self.sources if random.beats(self.of(each), self.spread, errors)}
+        random, errors = self.judged(RANDOM), self.settings.disable_errors
+        return {each.name for each in self.sources if random.beats(self.judged(each), self.spread, errors)}
 
     def select(self, env: int) -> Behaviour:
         """:return: who acts in the episode that starts in this environment"""
@@ -206,7 +217,7 @@ class CAPSSelector(Selector):
         disabled = self.disabled
         candidates = [each for each in self.sources if each.name not in disabled]
         candidates += [OPTIONS] if self.no_signal else self.learners
-        candidates += [] if self.kept is None else [BEST[self.kept]]
+        candidates += [BEST] * self.kept
         best, promising = self._draws(candidates).argmax(), self._draws(candidates)
         if np.isinf(promising).any():
             return self._highest(candidates, promising)
@@ -215,7 +226,7 @@ class CAPSSelector(Selector):
 
     def _draws(self, candidates: Sequence[Behaviour]) -> np.ndarray:
         """:return: what each may be worth, infinite for what was never tried"""
-        return np.array([self.of(each).draw(self.rng, self.spread) for each in candidates])
+        return np.array([self.judged(each).draw(self.rng, self.spread) for each in candidates])
 
     def _highest(self, candidates: Sequence[Behaviour], draws: np.ndarray) -> Behaviour:
         """:return: what may be worth most. Where draws are alike, what fewer environments are trying"""
@@ -225,20 +236,23 @@ class CAPSSelector(Selector):
         return candidates[np.lexsort((ties, running, -draws))[0]]
 
     def _to_learn(self) -> Behaviour:
-        """The learner that may have got furthest; the other one for a share of the steps at least."""
-        values = [EXPLORING, MIXING] if len(self.sources) > len(self.disabled) else [EXPLORING]
+        """Mostly the learner that leads, the other one for a share of the steps."""
         if self.settings.actor and not self.no_signal:
             # By steps: episodes of the two may be of different lengths
-            others = self.settings.other_share * self.learning_steps
-            if self.actor_steps < others:
+            share = self.settings.other_share
+            wanted = share if self._values_lead() else 1.0 - share
+            if self.actor_steps <= wanted * self.learning_steps:
                 return SAMPLED_ACTOR
-            if self.learning_steps - self.actor_steps >= others and self._actor_leads():
-                return SAMPLED_ACTOR
+        values = [EXPLORING, MIXING] if len(self.sources) > len(self.disabled) else [EXPLORING]
         return values[self.rng.integers(len(values))]
 
-    def _actor_leads(self) -> bool:
-        """Draw whether the actor is worth more than the values of options, by whatever shows most of it."""
-        return self._draws([ACTOR, SAMPLED_ACTOR]).max() >= self._draws([OPTIONS, EXPLORING]).max()
+    def _values_lead(self) -> bool:
+        """
+        Tell whether the values of options have got further than the actor and all sources. The actor gets further from
+        the same steps where rewards are dense, but nowhere from rare successes.
+        """
+        best, others = self.judged(self._shown_by(OPTIONS)), (*self.sources, ACTOR, SAMPLED_ACTOR)
+        return all(best.beats(known, self.spread, 1.0) for each in others if (known := self.judged(each)).n)
 
     def update(self, result: EpisodeResult) -> None:
         """
@@ -272,26 +286,14 @@ class CAPSSelector(Selector):
                 if each.name in known:
                     known[each.name].fade(factor)
 
-    def improved(self) -> Behaviour | None:
-        """
-        Tell when networks are worth keeping as they are.
+    def improved(self) -> bool:
+        """:return: whether the option values have just come to be worth more than ever"""
+        return self._worth(OPTIONS) > (self._worth(BEST) if self.kept else -np.inf)
 
-        :return: the values of options if they have just come to be worth more than what was kept, None otherwise
-        """
-        before = -np.inf if self.kept is None else self._worth(BEST[self.kept])
-        return OPTIONS if self._worth(OPTIONS) > before else None
-
-    def keep(self, learner: Behaviour) -> None:
-        """
-        Remember that the networks are kept as they are.
-
-        :param learner: what they act by
-        """
-        self.kept = learner
-        for known in (self.evidence, self.rewards):
-            for best in BEST.values():
-                known.pop(best.name, None)
-            known[BEST[learner].name] = known[self._shown_by(learner).name].copy()
+    def keep(self) -> None:
+        """Remember that their networks are kept as they are."""
+        self.kept = True
+        self._remember(self._shown_by(OPTIONS), BEST)
 
     def actor_rose(self) -> bool:
         """:return: whether the actor, as it samples, has just come to be worth more than ever; that is remembered"""
@@ -302,7 +304,7 @@ class CAPSSelector(Selector):
 
     def actor_fell(self) -> bool:
         """:return: whether it is worth less than it was, and not by luck, so that it goes back; that is remembered"""
-        if not self.of(PEAK).beats(self.of(SAMPLED_ACTOR), self.spread, self.settings.fall_errors):
+        if not self.judged(PEAK).beats(self.judged(SAMPLED_ACTOR), self.spread, self.settings.fall_errors):
             return False
         for known in (self.evidence, self.rewards):
             # Of all that it ever was, its best was lucky too: that counts as one episode from now on
@@ -317,12 +319,12 @@ class CAPSSelector(Selector):
 
     def _worth(self, behaviour: Behaviour) -> float:
         """With confidence: of many behaviours with few episodes each, that of the highest mean was lucky."""
-        return self.of(self._shown_by(behaviour)).lower(self.spread)
+        return self.judged(self._shown_by(behaviour)).lower(self.spread)
 
     def _shown_by(self, behaviour: Behaviour) -> Behaviour:
         """:return: what shows best what a behaviour is worth: without random actions, values are worth no less"""
         shows = (OPTIONS, EXPLORING) if behaviour == OPTIONS else (behaviour,)
-        return max(shows, key=lambda each: self.of(each).lower(self.spread))
+        return max(shows, key=lambda each: self.judged(each).lower(self.spread))
 
     def decide(self) -> Behaviour:
         """
@@ -331,7 +333,7 @@ class CAPSSelector(Selector):
         :return: the learner that is worth most with confidence if it is better than the best source, and not by luck;
             otherwise that source. Where nothing is known, the values of options
         """
-        learners = self.learners if self.kept is None else [*self.learners, BEST[self.kept]]
+        learners = [*self.learners, *[BEST] * self.kept]
         learner = max(learners, key=self._worth)
         if not any(self.of(each).n for each in self.sources):
             return learner if self.of(self._shown_by(learner)).n else OPTIONS
@@ -340,7 +342,7 @@ class CAPSSelector(Selector):
             self.sources,
             key=lambda each: (self._worth(each), False) if self.of(each).n else (self.lowest, True),
         )
-        better = self.of(self._shown_by(learner)).beats(self.of(source), self.spread, self.settings.confidence)
+        better = self.judged(self._shown_by(learner)).beats(self.judged(source), self.spread, self.settings.confidence)
         return learner if better else source
 
     def source_chances(self) -> np.ndarray | None:
@@ -350,7 +352,7 @@ class CAPSSelector(Selector):
         """
         if self.surveying or self.no_signal or not self.settings.actor:
             return None
-        known = [self.of(each) for each in [*self.sources, RANDOM]]
+        known = [self.judged(each) for each in [*self.sources, RANDOM]]
         if min(each.n for each in known) == 0:
             return np.full(len(known), 1.0 / len(known))
         return chances(known, self.spread, self.rng)

@@ -7,16 +7,17 @@ import numpy as np
 import torch as th
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.noise import ActionNoise
+from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, PyTorchObs, Schedule
 
-from sb3_caps.caps.gate import ACTOR, BEST, EXPLORING, MIXING, OPTIONS, RANDOM
+from sb3_caps.caps.gate import ACTOR, BEST, EXPLORING, OPTIONS, RANDOM
 from sb3_caps.caps.reports import ReuseReports
 from sb3_caps.continuous import losses
 from sb3_caps.continuous.base import ActorSample, ContinuousReuseAlgorithm
 from sb3_caps.continuous.buffers import SourceReplayBufferSamples
 from sb3_caps.continuous.policies import ContinuousCAPSPolicy
-from sb3_caps.continuous.selection import LEARNING, ContinuousSelector, Selection
-from sb3_caps.continuous.start import clone, copy_networks
+from sb3_caps.continuous.selection import ContinuousSelector, Selection
+from sb3_caps.continuous.start import clone, fits, take_over
 from sb3_caps.replay.batches import moved, rows_of
 from sb3_caps.reuse.checks import check_number
 from sb3_caps.reuse.episodes import Behaviour, EpisodeTracker, judging_discount, longest_trial
@@ -153,11 +154,9 @@ class ContinuousCAPS(GrowingSources, ReuseReports, ContinuousReuseAlgorithm):
         self.selector: ContinuousSelector
         self._selector_made_for: list[Any] | None = None
         self._tracker = EpisodeTracker(0, 1.0)
-        # In episodes that begin with a source: which one, and for how many steps
-        self._guides, self._guided_steps = np.zeros((2, 0), dtype=np.int64)
         # Gradient steps that the survey put off, whether they are due, and batches whose targets were made
         self._owed_steps, self._is_starting, self._n_batches = 0, False, 0
-        # Whether the actor began as a copy without a critic
+        # Whether what is learned began as a source, but for its critics
         self._is_cloned = False
 
         if _init_setup_model:
@@ -188,6 +187,8 @@ class ContinuousCAPS(GrowingSources, ReuseReports, ContinuousReuseAlgorithm):
         if self.selector.source_names != self.source_names:
             self.selector.set_sources(self.source_names)
             made_for = []
+        # A function may have nothing that is worth to begin with
+        self.selector.compares = not all(fits(self._network(each), self.policy)[0] for each in self.selector.sources)
         if made_for != before:
             self._decide()
 
@@ -206,8 +207,6 @@ class ContinuousCAPS(GrowingSources, ReuseReports, ContinuousReuseAlgorithm):
         self._last_source_actions = answers
         if n_envs and self.env is not None and self._last_obs is not None:
             self._ask_newcomers(np.flatnonzero(places < 0).tolist())
-        guides = numbers[self._guides]
-        self._guided_steps[guides < 0], self._guides = 0, np.maximum(guides, 0)
         self.selector.set_sources(self.source_names)
         if n_sources:
             self._decide()
@@ -240,16 +239,8 @@ class ContinuousCAPS(GrowingSources, ReuseReports, ContinuousReuseAlgorithm):
     def _start_episodes(self, new: bool = False) -> None:
         if new:
             self._tracker = EpisodeTracker(self.n_envs, judging_discount(self.gamma), longest_trial(self.gamma))
-            self._guides, self._guided_steps = np.zeros((2, self.n_envs), dtype=np.int64)
         for env in self._tracker.waiting:
-            behaviour = self.selector.select(env) if self.options.n_sources else EXPLORING
-            self._tracker.start(env, behaviour)
-            self._guided_steps[env] = 0
-            guide = self.selector.guide
-            if behaviour == MIXING and guide is not None:
-                self._guides[env] = self.options.names.index(guide.name)
-                longest = max(int(self.selector.lengths[guide.name].mean), 1)
-                self._guided_steps[env] = self.rng.integers(1, longest + 1)
+            self._tracker.start(env, self.selector.select(env) if self.options.n_sources else EXPLORING)
 
     def _act(self, warm_up: bool, action_noise: ActionNoise | None) -> tuple[np.ndarray, np.ndarray]:
         """Let the behaviour of each environment act."""
@@ -265,13 +256,10 @@ class ContinuousCAPS(GrowingSources, ReuseReports, ContinuousReuseAlgorithm):
                 options[envs] = self.options.names.index(behaviour.name)
             elif behaviour == RANDOM:
                 actions[envs] = self.rng.uniform(-1.0, 1.0, size=(len(envs), self.options.dimensions))
-            elif behaviour in LEARNING:
+            elif behaviour == EXPLORING:
                 options[envs], actions[envs] = self._choose(envs, self._actor_draws(warm_up, action_noise)[envs])
             else:
-                options[envs], actions[envs] = self._choose(envs, None, best=behaviour in BEST.values())
-        # An episode that a guide begins is the learner's afterwards
-        guided = self._tracker.lengths < self._guided_steps
-        options[guided] = self._guides[guided]
+                options[envs], actions[envs] = self._choose(envs, None, best=behaviour == BEST)
         followed = options < n_sources
         actions[followed] = self._last_source_actions[followed, options[followed]]
         return options, actions.astype(np.float32)
@@ -309,32 +297,50 @@ class ContinuousCAPS(GrowingSources, ReuseReports, ContinuousReuseAlgorithm):
     def _decide(self) -> None:
         """What ``predict`` acts by while training goes on, and which sources are disabled."""
         if self.options.n_sources:
-            self.gate.controller = self.selector.decide() if self.safe else OPTIONS
+            # What began with the critics of a source has nothing to prove: it was as good
+            errors = 1.0 if self._is_cloned or self.selector.surveying else 0.0
+            self.gate.controller = self.selector.decide(errors) if self.safe else OPTIONS
             self.gate.disabled = self.selector.disabled
 
+    def _network(self, source: Behaviour) -> BasePolicy | None:
+        """:return: the network of a source, None where it sees other observations than the learner"""
+        known = self.options.sources[self.options.names.index(source.name)]
+        return known.network if self._vec_normalize_env is None else None
+
     def _start_learning(self) -> None:
-        """The survey is over: the actor begins as the best source, and the critic catches up with the survey."""
-        # What was learned before, with other sources, is not given up for a copy
-        guide = self.selector.guide if self._n_updates == 0 else None
-        if guide is not None:
-            source = self.options.names.index(guide.name)
-            # Where the learner sees normalised observations, networks of sources do not fit
-            network = self.options.sources[source].network if self._vec_normalize_env is None else None
-            self._is_cloned = not copy_networks(network, self.policy)
-            if self._is_cloned:
+        """The survey is over: what is learned begins as the best source, and catches up with the survey."""
+        # What was learned before, with other sources, is not given up for another beginning
+        best = self.selector.best if self._n_updates == 0 else None
+        if best is not None:
+            has_actor, has_critics = take_over(self._network(best), self.policy)
+            # What a network knows is worth more than what it is paid; a function has to be better than random actions
+            self._is_cloned = not has_critics and (has_actor or self.selector.guide is not None)
+            source = self.options.names.index(best.name)
+            if has_actor:
+                self.selector.take_over(best)
+            elif self._is_cloned:
                 data = self.replay_buffer.everything(self._vec_normalize_env)
                 clone(self.actor, data.observations, data.source_actions[:, source], self.rng)
+            if has_critics:
+                self._lower_ent_coef(self.options.sources[source].ent_coef)
         super().train(self._owed_steps, self.batch_size)
         self._owed_steps, self._is_starting = 0, False
-        if guide is not None and self.log_ent_coef is not None:
-            self._lower_ent_coef(self.log_ent_coef)
+        if best is not None and self._is_cloned:
+            self._lower_ent_coef()
 
     @th.no_grad()
-    def _lower_ent_coef(self, log_ent_coef: th.Tensor) -> None:
-        """Let the entropy count for little beside the values: an actor that is good has something to lose."""
-        data = self.replay_buffer.sample(self.batch_size, env=self._vec_normalize_env)
-        values = self.policy.values_of(self.critic, data.observations, data.actions[:, None])
-        log_ent_coef.clamp_(max=float(np.log(STARTING_ENT_COEF * values.std().item() + 1e-8)))
+    def _lower_ent_coef(self, known: float | None = None) -> None:
+        """
+        Let entropy count for no more than it did for a source, or for little beside the values where that is not known:
+        an actor that is good has something to lose.
+        """
+        if self.log_ent_coef is None:
+            return
+        if known is None:
+            data = self.replay_buffer.sample(self.batch_size, env=self._vec_normalize_env)
+            values = self.policy.values_of(self.critic, data.observations, data.actions[:, None])
+            known = STARTING_ENT_COEF * values.std().item()
+        self.log_ent_coef.clamp_(max=float(np.log(known + 1e-8)))
 
     def train(self, gradient_steps: int, batch_size: int = 64) -> None:
         if self.selector.surveying:
@@ -348,8 +354,8 @@ class ContinuousCAPS(GrowingSources, ReuseReports, ContinuousReuseAlgorithm):
 
     @property
     def _moves_actor(self) -> bool:
-        # A copy of a source waits for the critic
-        return self._owed_steps == 0 or self.selector.guide is None or self._n_updates > 0
+        # What is copied without a critic waits for one
+        return self._owed_steps == 0 or not self._is_cloned or self._n_updates > 0
 
     def _next_values(self, data: SourceReplayBufferSamples, ent_coef: th.Tensor) -> th.Tensor:
         """The value of the best candidate; β of all options is learned from the same values."""

@@ -7,18 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sb3_caps.caps.gate import BEST, EXPLORING, MIXING, OPTIONS, RANDOM
-from sb3_caps.reuse.checks import check_number, check_whole_number
+from sb3_caps.caps.gate import BEST, EXPLORING, OPTIONS, RANDOM
+from sb3_caps.reuse.checks import check_number
 from sb3_caps.reuse.episodes import Behaviour, EpisodeResult
 from sb3_caps.reuse.evidence import Evidence
 
-# The critic chooses between actor and sources while the actor explores, from the start or after a stretch of the best
-# source
-LEARNING = (EXPLORING, MIXING)
-# What acts otherwise after more learning: these, and the same without exploration
-CHANGING = (*LEARNING, OPTIONS)
-# How likely a source has to be better than random actions to guide
-BETTER = 0.7
+# What acts otherwise after more learning: the critic chooses between actor and sources, while the actor explores or
+# without
+CHANGING = (EXPLORING, OPTIONS)
 # By how many standard errors a source must be worse than random actions to be disabled
 DISABLE_ERRORS = 3.0
 
@@ -28,36 +24,29 @@ class Selection:
     """
     ``selection_kwargs``: how episodes are given to behaviours.
 
-    :param survey_share: Share of the run that sources are tried in at first, and as much again where episodes are long
-    :param fewest: How often each source is tried in the survey, where its steps allow that
-    :param trial_share: Share of the steps after that in which something is tried without exploration, as long as a
-        source is known to be good for something; a third of it otherwise
-    :param mixing_share: Share of the learning episodes that begin with the best source, as long as it leads
-    :param latest: How many of its latest episodes the learner is judged by
-    :param memory: In what share of the steps so far these are forgotten where no new ones come
+    :param survey_share: The most of the run that sources are tried in at first
+    :param trial_share: The most of the steps after that in which something is tried without exploration
+    :param memory: The learner is judged by its episodes of about this share of the steps so far, the latest
     """
 
-    survey_share: float = 0.05
-    fewest: int = 3
+    survey_share: float = 0.3
     trial_share: float = 0.5
-    mixing_share: float = 0.4
-    latest: int = 3
     memory: float = 0.2
 
     def __post_init__(self) -> None:
-        for name in ("survey_share", "trial_share", "mixing_share", "memory"):
+        for name in ("survey_share", "trial_share"):
             check_number(f"selection_kwargs[{name!r}]", getattr(self, name), at_least=0.0, at_most=1.0)
-        for name in ("fewest", "latest"):
-            check_whole_number(f"selection_kwargs[{name!r}]", getattr(self, name), at_least=1)
+        check_number("selection_kwargs['memory']", self.memory, at_least=0.01, at_most=1.0)
 
 
 class ContinuousSelector:
     """
     Whole episodes tell what policies are worth long before a critic does.
 
-    At first every source acts alone, and random actions for comparison: the survey. Then episodes are for learning, or
-    they are trials without exploration: of the learner, and of what may be best among the sources and the learner as it
-    was at its best (Thompson sampling).
+    At first every source acts alone, and random actions for comparison: the survey. Then the learner takes over what
+    is known of the best source, and episodes are for learning, or they are trials without exploration. What may be best
+    is drawn twice from what is known (Thompson sampling). Where both draws are the same, there is nothing to find out;
+    where not, one of them is tried.
 
     :param source_names: the names of the sources
     :param settings: its numbers
@@ -66,6 +55,9 @@ class ContinuousSelector:
 
     # The sources that the latest survey was for, if they were added to a model that had learned
     newcomers: frozenset[str] = frozenset()
+
+    # Whether random actions are tried too, for comparison
+    compares = True
 
     def __init__(self, source_names: Sequence[str], settings: Selection, rng: np.random.Generator) -> None:
         self.settings, self.rng = settings, rng
@@ -76,14 +68,12 @@ class ContinuousSelector:
         self.lengths: dict[str, Evidence] = {}
         self.steps = self.trial_steps = self.survey_steps = 0
         self.total_steps = 1
-        # The lowest and the highest return of anybody, and of sources and random actions alone
-        self.range, self.range_tried = (np.inf, -np.inf), (np.inf, -np.inf)
+        # The lowest and the highest return of anybody
+        self.range = np.inf, -np.inf
         self.surveying = len(source_names) > 0
         self.under_way: dict[int, Behaviour] = {}
         # How many of them each behaviour acts in
         self.running: Counter[Behaviour] = Counter()
-        # By name: the steps since the latest episode of a behaviour, or since one was forgotten
-        self._ages: dict[str, int] = {}
 
     def set_sources(self, names: Sequence[str]) -> None:
         """
@@ -122,9 +112,7 @@ class ContinuousSelector:
         :param lengths: by name
         """
         self.evidence, self.rewards, self.lengths = dict(evidence), dict(rewards), dict(lengths)
-        tried = {RANDOM.name, *self.source_names}
         self.range = _range(evidence.values())
-        self.range_tried = _range(each for name, each in evidence.items() if name in tried)
         self.steps = int(sum(each.n * each.mean for each in lengths.values()))
         self.surveying = any(self.of(source).n == 0 for source in self.sources)
 
@@ -143,11 +131,7 @@ class ContinuousSelector:
         :param behaviour: one of those that are selected
         :return: what is known of it
         """
-        known = self.evidence.get(behaviour.name)
-        if known is None:
-            latest = self.settings.latest if behaviour in CHANGING else None
-            known = self.evidence[behaviour.name] = Evidence(latest)
-        return known
+        return self.evidence.setdefault(behaviour.name, Evidence())
 
     @property
     def spread(self) -> float:
@@ -160,15 +144,16 @@ class ContinuousSelector:
         return max(OPTIONS, EXPLORING, key=self._worth)
 
     @property
-    def guide(self) -> Behaviour | None:
-        """The source of the highest mean, None where none is known to be better than random actions."""
+    def best(self) -> Behaviour | None:
+        """The source of the highest mean, None before one was tried."""
         known = [each for each in self.sources if self.of(each).n]
-        if not known:
-            return None
-        best = max(known, key=lambda each: self.of(each).mean)
-        # In the unit of their own returns: what the learner comes to says nothing of these
-        spread = max(self.range_tried[1] - self.range_tried[0], 0.0)
-        return best if _chance(self.of(best), self.of(RANDOM), spread) > BETTER else None
+        return max(known, key=self._mean, default=None)
+
+    @property
+    def guide(self) -> Behaviour | None:
+        """The same where random actions have less."""
+        best = self.best
+        return best if best is not None and self._mean(best) > self._mean(RANDOM) else None
 
     @property
     def lead(self) -> float:
@@ -185,7 +170,7 @@ class ContinuousSelector:
 
     def select(self, env: int) -> Behaviour:
         """:return: who acts in the episode that starts in this environment"""
-        behaviour = self._to_survey() if self.surveying else self._to_try() or self._to_learn()
+        behaviour = self._to_survey() if self.surveying else self._to_try() or EXPLORING
         self._leave(env)
         self.under_way[env] = behaviour
         self.running[behaviour] += 1
@@ -197,27 +182,40 @@ class ContinuousSelector:
         if left is not None:
             self.running[left] -= 1
 
+    @property
+    def _candidates(self) -> list[Behaviour]:
+        """What is tried in the survey."""
+        return [*self.sources, *[RANDOM] * self.compares]
+
     def _to_survey(self) -> Behaviour:
-        """Those that were tried least first."""
-        candidates = [*self.sources, RANDOM]
-        return candidates[int(np.argmin([self.of(each).n + self.running[each] for each in candidates]))]
+        """What was not tried yet, and then what may be best."""
+        candidates = self._candidates
+        untried = [each for each in candidates if self.of(each).n == 0]
+        if untried:
+            return min(untried, key=lambda each: self.running[each])
+        return self._undecided(candidates) or self._draw(candidates)
 
     def _to_try(self) -> Behaviour | None:
-        """The learner in every second trial, otherwise what may be best of all that does not change."""
-        share = self.settings.trial_share / (1 if self.guide is not None else 3)
-        if self.trial_steps > share * (self.steps - self.survey_steps):
+        """What it takes to know what is best, None where that is known, or where enough was tried."""
+        if self.trial_steps > self.settings.trial_share * (self.steps - self.survey_steps):
             return None
-        if self.of(OPTIONS).n == 0 or self.rng.random() < 0.5:
+        if self.of(OPTIONS).n == 0:
             return OPTIONS
-        return max(self._finished, key=lambda each: self.of(each).draw(self.rng, self.spread))
+        kept, disabled = BEST, self.disabled
+        finished = [each for each in self.sources if each.name not in disabled] + [kept] * (self.of(kept).n > 0)
+        return self._undecided([*finished, OPTIONS])
 
-    def _to_learn(self) -> Behaviour:
-        return MIXING if self.rng.random() < self.settings.mixing_share * self.lead else EXPLORING
+    def _draw(self, candidates: Sequence[Behaviour]) -> Behaviour:
+        """:return: what may be best of these, by what is known of them (Thompson sampling)"""
+        return max(candidates, key=lambda each: self.of(each).draw(self.rng, self.spread))
 
-    @property
-    def _finished(self) -> list[Behaviour]:
-        """What does not change: the sources, and what was learned when it did best."""
-        return [*self.sources, *[BEST[OPTIONS]] * (self.of(BEST[OPTIONS]).n > 0)]
+    def _undecided(self, candidates: Sequence[Behaviour]) -> Behaviour | None:
+        """
+        :param candidates: of each of them something is known
+        :return: one of two draws, to tell them apart (top-two Thompson sampling); None where they agree
+        """
+        first, second = self._draw(candidates), self._draw(candidates)
+        return None if first == second else (first, second)[self.rng.integers(2)]
 
     def update(self, result: EpisodeResult) -> None:
         """
@@ -228,70 +226,73 @@ class ContinuousSelector:
         behaviour, value = result.behaviour, result.discounted
         self._leave(result.env)
         self.range = min(self.range[0], value), max(self.range[1], value)
-        if behaviour.is_source or behaviour == RANDOM:
-            self.range_tried = min(self.range_tried[0], value), max(self.range_tried[1], value)
-        evidence = self.of(behaviour)
-        evidence.add(value)
-        for known, number in ((self.rewards, result.reward), (self.lengths, result.length)):
-            known.setdefault(behaviour.name, Evidence(evidence.latest)).add(number)
+        self._fade(result.length)
+        told = (self.evidence, value), (self.rewards, result.reward), (self.lengths, result.length)
+        for known, number in told:
+            known.setdefault(behaviour.name, Evidence()).add(number)
         self.steps += result.length
-        self._age(result)
         if self.surveying:
             self._go_on_with_survey(result.length)
-        elif behaviour not in LEARNING:
+        elif behaviour != EXPLORING:
             self.trial_steps += result.length
 
     def _go_on_with_survey(self, n_steps: int) -> None:
         self.survey_steps += n_steps
-        tries = min(self.of(each).n for each in [*self.sources, RANDOM])
-        wanted = self.settings.survey_share * self.total_steps
-        enough = tries >= self.settings.fewest and self.survey_steps >= wanted
-        # Where episodes are long, each is tried once at least
-        self.surveying = not enough and self.survey_steps < (2.0 if tries else 6.0) * wanted
+        candidates = self._candidates
+        tried = min(self.of(each).n for each in candidates) > 0
+        known = tried and self._undecided(candidates) is None
+        self.surveying = not known and self.survey_steps < self.settings.survey_share * self.total_steps
 
-    def _age(self, result: EpisodeResult) -> None:
+    def _fade(self, n_steps: int) -> None:
+        """What learns has changed in these steps: an episode counts by a power of the time that has passed since."""
+        factor = (self.steps / (self.steps + n_steps)) ** (1.0 / self.settings.memory - 1.0)
+        for known in (self.evidence, self.rewards, self.lengths):
+            for each in CHANGING:
+                if each.name in known:
+                    known[each.name].fade(factor)
+
+    def take_over(self, source: Behaviour) -> None:
         """
-        What learns is not what it was: all but its latest episode are forgotten by the time that a share of the run has
-        passed.
+        The learner begins as a source: what is known of that is known of it.
+
+        :param source: the source
         """
-        self._ages[result.behaviour.name] = 0
-        for each in CHANGING:
-            age = self._ages.get(each.name, 0) + result.length
-            if age > self.settings.memory * self.steps / self.settings.latest:
-                if self.of(each).n > 1:
-                    self.of(each).forget_oldest()
-                age = 0
-            self._ages[each.name] = age
+        for known in (self.evidence, self.rewards, self.lengths):
+            known[OPTIONS.name] = known[source.name].copy()
 
     @property
     def improved(self) -> bool:
-        """Whether the networks are worth keeping as they are: they have just come to be worth more than ever."""
-        return self._worth(self.learner) > self._worth(BEST[OPTIONS])
+        """Whether the networks are worth keeping as they are: they have just come to be worth more than all else."""
+        learner, kept = self.learner, BEST
+        more_than_sources = all(self._mean(learner) > self._mean(each) for each in self.sources)
+        return more_than_sources and self._worth(learner) > self._worth(kept)
 
     def keep(self) -> None:
         """Remember that the networks are kept as they are."""
         name = self.learner.name
         for known in (self.evidence, self.rewards, self.lengths):
-            known[BEST[OPTIONS].name] = known[name].copy()
+            known[BEST.name] = known[name].copy()
 
-    def _worth(self, behaviour: Behaviour) -> float:
+    def _worth(self, behaviour: Behaviour, errors: float = 1.0) -> float:
         known = self.evidence.get(behaviour.name)
-        return -np.inf if known is None else known.lower(self.spread)
-
-    def decide(self) -> Behaviour:
-        """
-        :return: the learner or the source that is worth most with confidence. The learner is that of now or as it was
-            at its best, by the higher mean: what learned on may have got worse, and few episodes tell it
-        """
-        kept, learner = BEST[OPTIONS], self.learner
-        learned = max(OPTIONS, kept, key=lambda each: self._mean(learner if each == OPTIONS else each))
-        worth = self._worth(learner if learned == OPTIONS else kept)
-        best = max(self.sources, key=self._worth, default=OPTIONS)
-        return learned if worth >= self._worth(best) else best
+        return -np.inf if known is None or known.n == 0 else known.mean - errors * known.error(self.spread)
 
     def _mean(self, behaviour: Behaviour) -> float:
-        known = self.of(behaviour)
-        return known.mean if known.n else -np.inf
+        return self._worth(behaviour, errors=0.0)
+
+    def decide(self, errors: float = 1.0) -> Behaviour:
+        """
+        What learned on may have got worse, and few episodes tell it: the learner is that of now or as it was at its
+        best, by the higher mean.
+
+        :param errors: how many standard errors are taken off each mean: more for a learner that began with nothing
+        :return: the learner or the source that is worth most
+        """
+        kept, learner = BEST, self.learner
+        learned = OPTIONS if self._mean(learner) >= self._mean(kept) else kept
+        worth = self._worth(learner if learned == OPTIONS else kept, errors)
+        best = max(self.sources, key=lambda each: self._worth(each, errors), default=OPTIONS)
+        return learned if worth >= self._worth(best, errors) else best
 
 
 def _range(known: Iterable[Evidence]) -> tuple[float, float]:

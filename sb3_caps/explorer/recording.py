@@ -125,7 +125,7 @@ def _ending(model: Explorable, labels: list[str]) -> str:
             f"Here {labels[model.options.names.index(controller.name)]} acts alone and never ends: the learner is not "
             "known to be better. Values and β are the learner's."
         )
-    if controller not in (OPTIONS, BEST[OPTIONS]):
+    if controller not in (OPTIONS, BEST):
         return f"Here the {controller.name} chooses an option in every step, whatever values and β say."
     if model.policy.execution.mode == "call-and-return":
         return "Here an option ends from 0.5 on."

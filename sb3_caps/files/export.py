@@ -301,13 +301,16 @@ def _describe_source(source: SourcePolicy, arrays: dict[str, np.ndarray], prefix
         "deterministic": source.deterministic,
         "policy": _describe_policy(source.policy, arrays, prefix, source.name),
         "normalizer": describe_normalizer(getattr(source.act, "normalizer", None), arrays, prefix, source.name),
+        **({} if source.ent_coef is None else {"ent_coef": source.ent_coef}),
     }
 
 
 def _build_source(description: dict[str, Any], arrays: dict[str, np.ndarray], prefix: str) -> SourcePolicy:
     policy = _build_policy(description["policy"], arrays, prefix)
     normalizer = build_normalizer(description["normalizer"], arrays, prefix, policy.observation_space)
-    return _source_of(policy, description["name"], normalizer, description["deterministic"])
+    source = _source_of(policy, description["name"], normalizer, description["deterministic"])
+    source.ent_coef = description.get("ent_coef")
+    return source
 
 
 def _source_of(

@@ -123,7 +123,9 @@ def _read_policy(found: Any, where: str) -> Any:
 
 
 POLICY = Kind("a policy", _read_policy)
-SOURCE = record({"name": NAME, "deterministic": BOOLEAN, "policy": POLICY, "normalizer": NORMALIZER})
+SOURCE = record(
+    {"name": NAME, "deterministic": BOOLEAN, "policy": POLICY, "normalizer": NORMALIZER}, {"ent_coef": number(0)}
+)
 _OF_EACH_POLICY = {
     "observation_space": SPACE,
     "action_space": SPACE,

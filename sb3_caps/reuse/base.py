@@ -171,7 +171,7 @@ class PolicyReuse(OffPolicyAlgorithm):
 
     @property
     def source_policies(self) -> tuple[SourcePolicy, ...]:
-        """The policies to reuse, in the order given. To use others, pass ``source_policies`` to ``load``."""
+        """The policies to reuse, in the order given. CAPS can ``add_source`` and ``remove_source``."""
         return tuple(self.options.sources)
 
     def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
@@ -220,20 +220,13 @@ class PolicyReuse(OffPolicyAlgorithm):
         """Refuse a replay buffer that cannot be learned from."""
         checks.check_buffer_size(self.buffer_size, self.batch_size, self.n_envs)
 
-    def _setup_learn(
-        self,
-        total_timesteps: int,
-        callback: MaybeCallback = None,
-        reset_num_timesteps: bool = True,
-        tb_log_name: str = "run",
-        progress_bar: bool = False,
-    ) -> tuple[int, BaseCallback]:
+    def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
         self._check_buffer_size()
         observed = self._last_obs
-        setup = super()._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
+        setup = super()._setup_learn(*args, **kwargs)
         # Not told by the starts of episodes: all may have ended in the last step before a stop
         self._was_reset |= self._last_obs is not observed
-        checks.check_observations(self._original_observations(), self.num_timesteps)
+        checks.check_finite("observation", self._original_observations(), self.num_timesteps)
         total_timesteps = setup[0]
         self._setup_schedules(total_timesteps)
         if isinstance(self.learning_rate, PiecewiseLinear):
@@ -329,11 +322,7 @@ class PolicyReuse(OffPolicyAlgorithm):
         if self._vec_normalize_env is not None:
             # Clipped, an infinite number would look like any other
             new_obs, reward = self._vec_normalize_env.get_original_obs(), self._vec_normalize_env.get_original_reward()
-        checks.check_rewards(reward, self.num_timesteps)
-        # Before the last observations of episodes, which a VecNormalize has divided by what it learned from these
-        checks.check_observations(new_obs, self.num_timesteps)
-        if dones.any():
-            checks.check_terminal_observations(dones, infos, self.num_timesteps)
+        checks.check_step(new_obs, reward, dones, infos, self.num_timesteps)
 
     def learn(
         self: SelfPolicyReuse,

@@ -12,7 +12,9 @@ import numpy as np
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
+from sb3_caps.replay.batches import with_batch_axis
 from sb3_caps.sources import Observations
+from sb3_caps.sources.act import by_key
 
 
 def constructor_arguments(algorithm: type[BaseAlgorithm]) -> dict[str, inspect.Parameter]:
@@ -174,63 +176,46 @@ def check_replay_buffer(
         )
 
 
-def check_rewards(rewards: np.ndarray, step: int) -> None:
+def check_step(
+    observations: Observations, rewards: np.ndarray, dones: np.ndarray, infos: list[dict[str, Any]], step: int
+) -> None:
     """
-    Refuse rewards that are NaN or infinite.
-
-    :param rewards: one for each environment
-    :param step: the steps of all environments so far
-    """
-    _check_finite("reward", rewards, step)
-
-
-def check_observations(observations: Observations, step: int) -> None:
-    """
-    Refuse observations with a number that is NaN or infinite.
+    Refuse a step with numbers that are NaN or infinite.
 
     :param observations: one for each environment
-    :param step: the steps of all environments so far
-    """
-    if isinstance(observations, dict):
-        for key, values in observations.items():
-            _check_finite(f"observation '{key}'", values, step)
-    else:
-        _check_finite("observation", observations, step)
-
-
-def check_terminal_observations(dones: np.ndarray, infos: list[dict[str, Any]], step: int) -> None:
-    """
-    Refuse last observations of episodes with a number that is NaN or infinite.
-
+    :param rewards: one for each environment
     :param dones: which episodes have ended
-    :param infos: where the last observations are
+    :param infos: where their last observations are
     :param step: the steps of all environments so far
     """
-    for i in np.flatnonzero(dones):
+    check_finite("reward", rewards, step)
+    # Before the last observations of episodes, which a VecNormalize has divided by what it learned from these
+    check_finite("observation", observations, step)
+    for i in np.flatnonzero(dones).tolist():
         last = infos[i].get("terminal_observation")
-        parts = last if isinstance(last, dict) else {None: last}
-        for key, values in parts.items():
-            if values is not None:
-                name = "last observation" if key is None else f"last observation '{key}'"
-                _check_finite(name, np.asarray(values)[None], step, first=int(i))
+        if last is not None:
+            check_finite("last observation", with_batch_axis(last), step, first=i)
 
 
-def _check_finite(what: str, values: np.ndarray, step: int, first: int = 0) -> None:
+def check_finite(what: str, values: Observations, step: int, first: int = 0) -> None:
     """
+    Refuse numbers that are NaN or infinite.
+
     :param what: what the values are, for the message
     :param values: a batch of them
     :param step: the steps of all environments so far
     :param first: the environment that the first of them comes from
     """
-    if values.dtype.kind != "f" or np.isfinite(values).all():
-        return
-    bad = ~np.isfinite(values.reshape(len(values), -1))
-    i = int(bad.any(axis=1).argmax())
-    value = values.reshape(len(values), -1)[i][bad[i]][0]
-    raise ValueError(
-        f"The {what} of environment {first + i} is {value} in step {step}, where it has to be finite: fix the "
-        "environment. Nothing of this step was stored, and the model can be saved as it is."
-    )
+    for key, each in by_key(values).items():
+        if each.dtype.kind != "f" or np.isfinite(each).all():
+            continue
+        flat = each.reshape(len(each), -1)
+        i, number = np.argwhere(~np.isfinite(flat))[0]
+        raise ValueError(
+            f"The {what if key is None else f'{what} {key!r}'} of environment {first + i} is {flat[i, number]} in step "
+            f"{step}, where it has to be finite: fix the environment. Nothing of this step was stored, and the model "
+            "can be saved as it is."
+        )
 
 
 def check_n_envs(what: str, n_given: int, n_envs: int) -> None:

@@ -72,20 +72,12 @@ class Selector:
         """Whether all returns so far are alike, so that exploration should be random."""
         return False
 
-    def improved(self) -> Behaviour | None:
-        """
-        Tell when networks are worth keeping as they are.
+    def improved(self) -> bool:
+        """:return: whether the networks are worth keeping as they are"""
+        return False
 
-        :return: the learner that has just come to be worth more than what was kept, None for none
-        """
-        return None
-
-    def keep(self, learner: Behaviour) -> None:
-        """
-        Remember that the networks are kept as they are.
-
-        :param learner: what they act by
-        """
+    def keep(self) -> None:
+        """Remember that the networks are kept as they are."""
 
     def actor_rose(self) -> bool:
         """:return: whether the actor, as it samples, has just come to be worth more than ever; that is remembered"""

@@ -31,6 +31,22 @@ BATCHES = (
 GOALS = {"observation", "achieved_goal", "desired_goal"}
 
 
+def by_key(observations: Any) -> dict[Any, Any]:
+    """
+    :param observations: an array, or a Dict of arrays
+    :return: its parts by their keys, None being that of an array
+    """
+    return observations if isinstance(observations, dict) else {None: observations}
+
+
+def length_of(observations: Any) -> int:
+    """
+    :param observations: a batch of them
+    :return: how many there are
+    """
+    return len(next(iter(by_key(observations).values())))
+
+
 class each:  # lowercase: reads as a word where it is used, `each(function)`
     """
     Make a batched source of a function of one observation.
@@ -132,7 +148,11 @@ class SourcePolicy:
     :param action_map: applied to each batch of actions after ``act``
     :param deterministic: whether it always takes its likeliest action; where not, it draws its actions for callers with
         a generator
+    :param ent_coef: what entropy counted for when its training ended, None where that is not known
     """
+
+    # Those that were saved by earlier versions have none
+    ent_coef: float | None = None
 
     def __init__(
         self,
@@ -144,6 +164,7 @@ class SourcePolicy:
         observation_map: ActionFunction | None = None,
         action_map: ActionFunction | None = None,
         deterministic: bool = True,
+        ent_coef: float | None = None,
     ) -> None:
         self.act = act
         self.name = name
@@ -153,6 +174,7 @@ class SourcePolicy:
         self.observation_map = observation_map
         self.action_map = action_map
         self.deterministic = deterministic
+        self.ent_coef = ent_coef
         self._warned_of_masks = False
         self._warned_of_box = False
 
@@ -226,7 +248,7 @@ class SourcePolicy:
             if self.action_map is not None:
                 actions = self.action_map(_as_array(actions))
         except Exception as error:
-            hint = f" {BATCHES}" if getattr(self.act, "takes_batches", False) else ""
+            hint = f". {BATCHES}" if getattr(self.act, "takes_batches", False) else ""
             if getattr(self.act, "is_network", False):
                 hint = f". It was given observations of {_described(observations)}."
             raise RuntimeError(f"Source policy '{self.name}' failed: {type(error).__name__}: {error}{hint}") from error
@@ -313,7 +335,7 @@ class SourcePolicy:
         elif isinstance(acts_in, spaces.Box):
             raise ValueError(
                 f"Source policy '{self.name}' has continuous actions, {acts_in}, but the environment takes "
-                f"{action_space}: pass as_source(..., action_map=...) that makes one of its actions of each."
+                f"{action_space}: pass as_source(..., action_map=...) to convert its actions."
             )
         known = self.observation_space if self.observation_map is None else None
         if known is not None and not _same_observations(known, observation_space):

@@ -9,6 +9,7 @@ does, and read their weights in one go. And because sources never change, the ac
 
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 import torch as th
@@ -221,7 +222,7 @@ def most_rows(layers: Sequence[nn.Module], space: spaces.Space | None) -> int:
     return MOST_MULTIPLICATIONS // max(sizes, default=1)
 
 
-def as_inputs(observations: np.ndarray, space: spaces.Space) -> np.ndarray:
+def as_inputs(observations: Any, space: spaces.Space) -> np.ndarray:
     """
     What SB3's ``preprocess_obs`` and ``FlattenExtractor`` do, for a batch of vectors or numbers.
 
@@ -229,9 +230,8 @@ def as_inputs(observations: np.ndarray, space: spaces.Space) -> np.ndarray:
     :param space: their space
     :return: the inputs of a network, of shape (batch, inputs), or the numbers themselves, of shape (batch,)
     """
-    if isinstance(space, spaces.Discrete):
-        return observations.reshape(-1)
-    return observations.reshape(len(observations), -1).astype(np.float32)
+    flat: np.ndarray = observations.reshape(len(observations), -1)
+    return flat[:, 0] if isinstance(space, spaces.Discrete) else flat.astype(np.float32)
 
 
 class ArrayStack:

@@ -66,6 +66,7 @@ def as_source(
         result = _from_file(model_file(Path(source)), observation_map is None, trust)
     elif isinstance(source, BaseAlgorithm):
         result = _from_policy(source.policy, type(source).__name__.lower(), source.get_vec_normalize_env())
+        result.ent_coef = _ent_coef(vars(source))
     elif isinstance(source, nn.Module):
         result = _from_module(source)
     elif callable(getattr(source, "predict", None)) and not isinstance(source, type):
@@ -172,7 +173,7 @@ def _from_file(path: Path, strict: bool, trust: bool) -> SourcePolicy:
         raise ValueError(refusal(path))
     if path.suffix in (*TORCH_SCRIPT, ONNX):
         return SourcePolicy(_from_network_file(path), path.stem)
-    data, parameters, unread = _read(path)
+    data, parameters, variables, unread = _read(path)
     arguments = {**(data.get("policy_kwargs") or {}), **_algorithm_arguments(path, data, unread)}
     arguments.pop("device", None)
     try:
@@ -191,7 +192,18 @@ def _from_file(path: Path, strict: bool, trust: bool) -> SourcePolicy:
             _warn_of_lost_normalisation(path, data)
     # Names like `best_model` say nothing: the folder of the run does
     says_nothing = path.stem in ("model", "rl_model") or ZOO_NAME.fullmatch(path.stem)
-    return _from_policy(policy, path.parent.name if says_nothing and path.parent.name else path.stem, normalizer)
+    name = path.parent.name if says_nothing and path.parent.name else path.stem
+    result = _from_policy(policy, name, normalizer)
+    result.ent_coef = _ent_coef(variables)
+    return result
+
+
+def _ent_coef(variables: Mapping[str, Any]) -> float | None:
+    """:return: what entropy counts for in SAC, as its models keep it"""
+    learned, fixed = variables.get("log_ent_coef"), variables.get("ent_coef_tensor")
+    if isinstance(learned, th.Tensor):
+        return float(learned.detach().exp())
+    return float(fixed) if isinstance(fixed, th.Tensor) else None
 
 
 def _from_network_file(path: Path) -> TorchScriptAct | OnnxAct:
@@ -229,17 +241,18 @@ def _warn_of_lost_normalisation(path: Path, data: dict[str, Any]) -> None:
     )
 
 
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any], list[str]]:
     """
     :param path: the file of a saved model
-    :return: the attributes of the model, its parameters, and what was said of attributes that could not be read
+    :return: the attributes of the model, its parameters and variables, and what was said of attributes that could not
+        be read
     """
     try:
         with zipfile.ZipFile(path) as archive:
             check_format(archive)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            data, parameters, _ = load_from_zip_file(path, device="cpu")
+            data, parameters, variables = load_from_zip_file(path, device="cpu")
     except ImportError as error:
         raise ValueError(
             f"{path} cannot be loaded without the module '{error.name}' ({error}): install it or put it on the path of "
@@ -247,7 +260,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
         ) from error
     except Exception as error:  # damaged files raise anything
         raise _unusable(path, error) from error
-    return data or {}, parameters or {}, [str(warning.message) for warning in caught]
+    return data or {}, parameters or {}, variables or {}, [str(warning.message) for warning in caught]
 
 
 def _algorithm_arguments(path: Path, data: dict[str, Any], unread: list[str]) -> dict[str, Any]:

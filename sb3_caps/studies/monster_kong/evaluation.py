@@ -125,12 +125,12 @@ class ExactEvaluation:
         """As ``follow`` takes them: what is chosen in all states, where options end, and the actions that they take."""
         if isinstance(model, CAPS):
             controller, actions = model.gate.controller, self.actions_of(model)
-            if controller in (OPTIONS, BEST[OPTIONS]):
+            if controller in (OPTIONS, BEST):
                 values, beta = model.policy.values_and_terminations(self.observations, actions)
                 execution = model.policy.execution
                 return execution.greedy_options(values), execution.ends(values, beta), actions
-            if controller in (SAMPLED_ACTOR, BEST[SAMPLED_ACTOR]):
-                acting = model.policy.acting(best=controller == BEST[SAMPLED_ACTOR])
+            if controller == SAMPLED_ACTOR:
+                acting = model.policy.acting()
                 chosen = np.zeros(actions.shape, dtype=np.float32)
                 n_sources = model.options.n_sources
                 chosen[:, n_sources:] = acting.action_probabilities(self.observations, actions[:, :n_sources])

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from sb3_caps.files.lock import one_at_a_time
 from sb3_caps.studies.sequences import grid, poles
 from sb3_caps.studies.shared.arguments import check_at_least
-from sb3_caps.studies.shared.lock import locked
 from sb3_caps.studies.shared.runs import Run, write_text
 from sb3_caps.studies.shared.scheduler import run_missing, this_command
 from sb3_caps.studies.shared.statistics import Interval
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
         for seed in args.seeds
         for method in methods
     ]
-    with locked(args.results):
+    with one_at_a_time(args.results, wait=False):
         errors = run_missing(runs, world.execute, args.jobs, command=this_command(), unit=unit)
     found = {
         method: [
