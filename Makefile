@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-SOAK ?= 100
+SOAK ?= 1
 
 PLE := github.com/ntasfi/PyGame-Learning-Environment
 
@@ -24,11 +24,11 @@ test: install
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal $(ARGS)
 
 # Sources that return anything, damaged files and those of strangers, kills, memory, runs that stop and go on, and what
-# an episode costs in the end, a hundred times longer than in `test`
+# an episode costs in the end, much longer than in `test`: about an hour of one core, `make soak SOAK=0.1` a tenth of it
 soak: install
 	SB3_CAPS_SOAK=$(SOAK) $(BIN)/python -m pytest tests/test_source_actions.py tests/test_damaged_files.py tests/test_kills.py \
 		tests/test_memory.py tests/test_untrusted_files.py tests/test_sequences.py tests/test_interrupts.py \
-		tests/test_growth.py -rP $(ARGS)
+		tests/test_growth.py tests/test_library.py -rP $(ARGS)
 
 # The Pygame Learning Environment is on no package index: it comes from its repository, editable, for the pictures of
 # its games are in no package

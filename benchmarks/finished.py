@@ -36,7 +36,7 @@ def measure(name: str, seed: int, trained: Path) -> dict[str, float]:
     env, (low, high) = task.make_env(100, seed), task.scale
     found = {}
     controllers = {"what the run chose": model.gate.controller}
-    controllers |= {each.name: each for each in (*LEARNERS, *BEST.values())}
+    controllers |= {each.name: each for each in (*LEARNERS, BEST)}
     for label, controller in controllers.items():
         model.gate.controller = controller
         env.seed(seed)

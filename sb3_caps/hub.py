@@ -64,11 +64,11 @@ def push_to_hub(
     token: str | None = None,
 ) -> str:
     """
-    Upload a model to the Hugging Face Hub: the model with its source policies, the statistics of its ``VecNormalize``,
-    and a card with what was reused and what source policies and model are worth.
+    Upload a model to the Hugging Face Hub, with its source policies, the statistics of its ``VecNormalize``, and a card
+    that says what was reused and gives the returns of sources and model.
 
     :param model: the model
-    :param repo_id: the repository, ``user/name``; it is made where it is missing
+    :param repo_id: the repository, ``user/name``; it is created if it does not exist
     :param env: where returns are measured: an environment as the model sees it, or an id
     :param env_id: what the card calls the environment, by default the id
     :param n_eval_episodes: how many episodes for the model and for each source
@@ -97,20 +97,25 @@ def push_to_hub(
         if video_length > 0:
             _record(model, venv, video_length, folder / VIDEO)
         api = hub.HfApi(token=token)
-        api.create_repo(repo_id, private=private, exist_ok=True)
-        api.upload_folder(repo_id=repo_id, folder_path=folder, commit_message=commit_message)
+        try:
+            api.create_repo(repo_id, private=private, exist_ok=True)
+            api.upload_folder(repo_id=repo_id, folder_path=folder, commit_message=commit_message)
+        except OSError:  # what the Hub answered
+            raise
+        except hub.errors.HTTPError as error:
+            raise ConnectionError(f"The Hub at {api.endpoint} cannot be reached: {error}.") from error
         return f"{api.endpoint}/{repo_id}"
 
 
 def load_from_hub(repo_id: str, revision: str | None = None, token: str | None = None) -> Path:
     """
-    Download what ``push_to_hub`` uploaded. Nothing of it is loaded here: ``CAPS.load`` and ``source_policies`` take the
-    path, and run code that the file holds. For models of others, ``huggingface_sb3`` has a function of the same name.
+    Download what ``push_to_hub`` uploaded. This does not load the model: pass the path to ``CAPS.load`` or as a source
+    policy, which runs code that the file holds. For models of SB3, ``huggingface_sb3`` has a function of the same name.
 
     :param repo_id: the repository, ``user/name``
     :param revision: a commit, a branch or a tag
     :param token: of your account, for a private repository
-    :return: the file of the model, with its normalisation beside it
+    :return: the path of the model, with its normalisation next to it
     """
     hub = require("huggingface_hub", "hub")
     file_name = _file_name(repo_id)

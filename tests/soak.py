@@ -1,5 +1,15 @@
-"""How much longer than usual some tests go on, those that try at random: ``make soak`` says so."""
+"""How often the tests try that try at random: a few times, or with ``make soak`` very often."""
 
 import os
 
-TIMES = int(os.environ.get("SB3_CAPS_SOAK", "1"))
+# 1 for all of it
+SHARE = float(os.environ.get("SB3_CAPS_SOAK", "0"))
+
+
+def times(usual: int, soak: int) -> int:
+    """
+    :param usual: how often with ``make test``
+    :param soak: how often with ``make soak``
+    :return: how often now
+    """
+    return max(usual, round(SHARE * soak))

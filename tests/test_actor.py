@@ -10,15 +10,16 @@ from stable_baselines3 import DQN, PPO
 from stable_baselines3.common.policies import ActorCriticPolicy
 
 from sb3_caps import CAPS
-from sb3_caps.caps.networks import ResidualActor
+from sb3_caps.caps.networks import ActorLayers, ResidualActor
 from sb3_caps.sources.evaluate import layers_of
-from tests.toy_world import Corridor
+from tests.toy_world import RIGHT, Corridor
 
 FEATURES = th.zeros(1, 4)
+ARCH = {"pi": [8], "vf": [8], "activation_fn": "Tanh"}
 
 
 def made(votes: list[float], n_actions: int = 3) -> ResidualActor:
-    actor = ResidualActor(4, len(votes), n_actions, [8])
+    actor = ResidualActor(4, len(votes), n_actions, ARCH)
     actor.start_from(np.array(votes))
     return actor
 
@@ -86,13 +87,14 @@ def test_it_begins_as_the_network_of_the_best_source() -> None:
     policy = ActorCriticPolicy(space, actions, lambda _: 0.0, net_arch=[8])
     with th.no_grad():
         policy.action_net.weight.mul_(100.0)  # type: ignore[operator]
-    layers = layers_of(policy)
-    assert layers is not None
+    layers = ActorLayers(layers_of(policy)[1:], [*policy.mlp_extractor.value_net, policy.value_net])  # type: ignore[index]
     observations = th.randn(5, 4, generator=th.Generator().manual_seed(0))
     expected = policy.get_distribution(observations).distribution.probs  # type: ignore[union-attr]
 
     actor = made([0.5])
-    actor.start_from(np.array([0.5]), layers)
+    actor.start_from(np.array([0.5]), layers, unit=4.0)
+    # What is worth 4 in rewards is worth 1
+    th.testing.assert_close(actor.value_net(observations), policy.predict_values(observations) / 4.0)
     for features, wanted in zip(observations[:, None], expected, strict=True):
         assert probabilities(actor, [2], features) == pytest.approx(wanted.tolist(), rel=1e-5)
 
@@ -104,15 +106,18 @@ def test_it_begins_as_the_network_of_the_best_source() -> None:
 
 
 def test_a_network_of_another_shape_votes() -> None:
-    layers = layers_of(ActorCriticPolicy(spaces.Box(-1, 1, (4,)), spaces.Discrete(3), lambda _: 0.0, net_arch=[16]))
-    assert layers is not None
+    policy = ActorCriticPolicy(spaces.Box(-1, 1, (4,)), spaces.Discrete(3), lambda _: 0.0, net_arch=[16])
+    layers = [*policy.mlp_extractor.policy_net, policy.action_net]
     actor = made([0.3])
-    actor.start_from(np.array([0.3]), layers)
+    actor.start_from(np.array([0.3]), ActorLayers(layers, [*policy.mlp_extractor.value_net, policy.value_net]))
     assert probabilities(actor, [2]) == pytest.approx([0.7 / 3, 0.7 / 3, 0.7 / 3 + 0.3])
 
 
 def test_in_a_run_it_begins_with_the_weights_of_a_model_and_not_of_q_values() -> None:
     ppo, dqn = PPO("MlpPolicy", Corridor(), seed=0), DQN("MlpPolicy", Corridor(), seed=0)
+    # One that is better than random actions
+    with th.no_grad():
+        ppo.policy.action_net.bias[RIGHT] = 100.0  # type: ignore[operator]
     for source, taken in ((ppo, True), (dqn, False)):
         model = CAPS("MlpPolicy", Corridor(), source_policies=[source], seed=0, actor_kwargs={"learning_rate": 0.0})
         model.learn(400)

@@ -240,7 +240,7 @@ def test_the_layout_shows_what_is_logged(tmp_path: Path) -> None:
     config = events.Tensors("custom_scalars__config__")[0].tensor_proto.string_val[0]
     (category,) = layout_pb2.Layout.FromString(config).category
     assert category.title == "What CAPS does"
-    assert len(category.chart) == 5
+    assert len(category.chart) == 6
     tags = [tag for chart in category.chart for tag in chart.multiline.tag]
     assert set(tags) <= set(events.Tags()["scalars"])
     # No two scalars that look alike; who acts is a text, too

@@ -205,7 +205,7 @@ def test_an_actor_critic_of_the_same_layers_is_taken_over(
 def test_a_model_of_ours_is_taken_over_as_it_acts() -> None:
     teacher = make(home, away).learn(200)
     model = make(teacher)
-    for controller, actor in ((OPTIONS, teacher.actor), (BEST[OPTIONS], teacher.policy.actor_best)):
+    for controller, actor in ((OPTIONS, teacher.actor), (BEST, teacher.policy.actor_best)):
         teacher.gate.controller = controller
         assert take_over(as_source(teacher).network, model.policy) == (True, True)
         for theirs, own in zip(actor.parameters(), model.actor.parameters(), strict=True):
@@ -328,7 +328,7 @@ def test_the_same_seed_learns_the_same() -> None:
     assert not same(one, make(env=make_vec_env(ToyBox, n_envs=2), seed=1).learn(300))
 
 
-@pytest.mark.parametrize("controller", [ACTOR, OPTIONS, BEST[ACTOR], BEST[OPTIONS], Behaviour("home", is_source=True)])
+@pytest.mark.parametrize("controller", [ACTOR, OPTIONS, BEST, Behaviour("home", is_source=True)])
 @pytest.mark.parametrize("execution", ["interrupting", "call-and-return"])
 def test_a_loaded_model_acts_as_it_did(controller: Behaviour, execution: str, tmp_path: Path) -> None:
     model = make(policy_kwargs={"net_arch": [8], "execution": execution}).learn(200)
@@ -390,7 +390,7 @@ def test_what_was_learned_stays_when_it_goes_on_with_other_sources(tmp_path: Pat
     loaded = ContinuousCAPS.load(
         tmp_path / "model", env=ToyBox(), source_policies={"north": away, "south": home}, learning_rate=0.0
     )
-    assert loaded.gate.controller in (OPTIONS, BEST[OPTIONS])
+    assert loaded.gate.controller in (OPTIONS, BEST)
     assert loaded.selector.surveying
     before = [each.clone() for each in loaded.actor.parameters()]
     loaded.learn(600)

@@ -44,7 +44,7 @@ def test_a_source_acts_as_before(algorithm: Any, tmp_path: Path) -> None:
     np.testing.assert_allclose(found, model.predict(SEEN, deterministic=True)[0], atol=1e-6)
 
 
-@pytest.mark.parametrize("controller", [ACTOR, OPTIONS, BEST[OPTIONS], Behaviour("td3", is_source=True)])
+@pytest.mark.parametrize("controller", [ACTOR, OPTIONS, BEST, Behaviour("td3", is_source=True)])
 def test_a_model_acts_as_before(controller: Behaviour, tmp_path: Path) -> None:
     model = make(policy_kwargs={"net_arch": [8], "execution": "call-and-return", "n_critics": 3}).learn(200)
     model.gate.controller, model.gate.disabled = controller, {"sac"}

@@ -119,7 +119,7 @@ def test_values_are_what_the_options_are_worth_by_the_networks_that_act() -> Non
     model = make().learn(300)
     observations = np.random.default_rng(0).uniform(-1, 1, size=(5, 2)).astype(np.float32)
     model.policy.keep_best()
-    for controller in (OPTIONS, BEST[OPTIONS]):
+    for controller in (OPTIONS, BEST):
         model.gate.controller = controller
         values, beta = model.policy.values_and_terminations(observations)
         assert values.shape == beta.shape == (5, 3)
@@ -162,7 +162,7 @@ def test_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert "predict acts by" in told
 
 
-@pytest.mark.parametrize("controller", [OPTIONS, BEST[OPTIONS], SOURCE])
+@pytest.mark.parametrize("controller", [OPTIONS, BEST, SOURCE])
 def test_the_explorer_records_what_it_does(controller: Behaviour) -> None:
     model = make().learn(200)
     model.gate.controller = controller

@@ -162,7 +162,7 @@ def test_what_was_kept_takes_over_after_a_collapse() -> None:
     # As long as they are alike, what has learned since acts
     assert selector.decide() == OPTIONS
     tell(selector, EXPLORING, 0.0, 3)
-    assert selector.decide() == BEST[OPTIONS]
+    assert selector.decide() == BEST
 
 
 def test_a_worse_mean_is_enough_to_act_by_what_was_kept() -> None:
@@ -170,9 +170,9 @@ def test_a_worse_mean_is_enough_to_act_by_what_was_kept() -> None:
     tell(selector, EXPLORING, 30.0, 4)
     selector.keep()
     tell(selector, EXPLORING, 25.0)
-    assert selector.decide() == BEST[OPTIONS]
+    assert selector.decide() == BEST
     # What was kept had been lucky
-    tell(selector, BEST[OPTIONS], 20.0, 4)
+    tell(selector, BEST, 20.0, 4)
     assert selector.decide() == OPTIONS
 
 

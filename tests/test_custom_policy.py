@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from sb3_caps import CAPS
-from sb3_caps.caps.exploration import draw
+from sb3_caps.caps.acting import draw
 from sb3_caps.caps.gate import EXPLORING, OPTIONS
 from sb3_caps.caps.networks import OptionEstimates, OptionQNetwork, add_action_values
 from sb3_caps.caps.policies import CAPSPolicy

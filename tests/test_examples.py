@@ -12,6 +12,8 @@ import pytest
 import torch as th
 from nbclient import NotebookClient
 
+from sb3_caps import PolicyLibrary
+
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 
 
@@ -119,18 +121,30 @@ def test_continuous(capsys: pytest.CaptureFixture[str]) -> None:
         assert f"{name}: mean return -" in printed
 
 
-def test_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def run_notebook(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Run a notebook with few steps, and see that it draws something: what it prints."""
     monkeypatch.setenv("SB3_CAPS_NOTEBOOK_STEPS", "300")
     # conftest.py has chosen a backend without pictures
     monkeypatch.setenv("MPLBACKEND", "module://matplotlib_inline.backend_inline")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
-    notebook = nbformat.read(EXAMPLES / "policy_reuse.ipynb", as_version=4)
-    NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
-    printed = "".join(
-        output.get("text", "") for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs
-    )
+    notebook = nbformat.read(EXAMPLES / name, as_version=4)
+    NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(folder)}}).execute()
+    outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+    assert any("image/png" in output.get("data", {}) for output in outputs)
+    return "".join(output.get("text", "") for output in outputs)
+
+
+def test_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    printed = run_notebook("policy_reuse.ipynb", tmp_path, monkeypatch)
     assert printed.count("['ppo', 'ppo_2', 'action_0', 'action_1']") == 2
     assert "CAPS: " in printed
     assert (tmp_path / "caps_long_pole.zip").exists()
-    # The picture of the last episode
-    assert any("image/png" in output.get("data", {}) for cell in notebook.cells for output in cell.get("outputs", []))
+
+
+def test_notebook_of_a_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    printed = run_notebook("grow_a_library.ipynb", tmp_path, monkeypatch)
+    assert "['usual-pole', 'action_0', 'action_1']" in printed
+    assert "['usual-pole', 'long-pole', 'action_0', 'action_1']" in printed
+    assert "student " in printed
+    # What is left is what was printed last
+    assert printed.strip().splitlines()[-1] == str(PolicyLibrary(tmp_path / "library").names)

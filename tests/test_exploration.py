@@ -9,7 +9,8 @@ import torch as th
 from stable_baselines3.common.env_util import make_vec_env
 
 from sb3_caps import CAPS
-from sb3_caps.caps.exploration import RandomStretches, draw, epsilon_greedy
+from sb3_caps.caps.acting import draw
+from sb3_caps.caps.exploration import RandomStretches, epsilon_greedy
 from sb3_caps.caps.gate import EXPLORING, MIXING, RANDOM, SAMPLED_ACTOR
 from sb3_caps.reuse.episodes import Behaviour
 from sb3_caps.reuse.selectors import Selector

@@ -108,7 +108,7 @@ def test_values_are_in_rewards() -> None:
     first = np.asarray(make_vec_env("CartPole-v1", seed=3).reset())
     values = model.policy.values_and_terminations(first)[0][0]
     assert np.allclose(found["episodes"][0]["values"][0], 50.0 * values, rtol=1e-3)
-    model.normalize_returns = False
+    model._scale.use(False)
     assert np.allclose(recording(model, env)["episodes"][0]["values"][0], values, rtol=1e-3)
     model = CAPS("MlpPolicy", VecNormalize(make_vec_env("CartPole-v1")), source_policies=[balance])
     assert _unit_of_values(model)[1].startswith("in rewards as VecNormalize scales them, ")

@@ -141,7 +141,7 @@ def test_an_open_file_and_other_sources(tmp_path: Path) -> None:
         CAPS.load(tmp_path / "source.npz", trust=False)
 
 
-CONTROLLERS = [*LEARNERS, *BEST.values(), Behaviour("dqn", is_source=True)]
+CONTROLLERS = [*LEARNERS, BEST, Behaviour("dqn", is_source=True)]
 
 
 @pytest.mark.parametrize("controller", CONTROLLERS, ids=lambda controller: controller.name)
@@ -149,7 +149,7 @@ def test_what_a_model_acts_by_comes_along(controller: Behaviour, tmp_path: Path)
     model = caps_model()
     model.gate.controller, model.gate.disabled = controller, {"ppo"}
     # Networks that all act otherwise
-    for network in (*model.policy.networks(), model.policy.actor, model.policy.actor_best):
+    for network in (*model.policy.networks(), *model.policy.actors()):
         assert network is not None
         for parameter in network.parameters():
             nn.init.normal_(parameter)

@@ -75,7 +75,7 @@ def check_same(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> None
 def acts(model: Any, observations: np.ndarray) -> list[np.ndarray]:
     """By all that may act, deterministically."""
     found, before = [], model.gate.controller
-    for controller in (before, OPTIONS, ACTOR, BEST[OPTIONS]):
+    for controller in (before, OPTIONS, ACTOR, BEST):
         model.gate.controller = controller
         found.append(model.predict(observations, deterministic=True)[0])
     model.gate.controller = before

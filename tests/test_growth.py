@@ -20,11 +20,10 @@ from sb3_caps.reuse.evidence import Evidence
 from sb3_caps.reuse.scale import ReturnScale
 from sb3_caps.reuse.statistics import OptionUse
 from tests.counting import all_calls, kept_bytes
-from tests.soak import TIMES
+from tests.soak import times
 
-# Ten million with `make soak`
-N_EPISODES = 20_000 if TIMES == 1 else 100_000 * TIMES
-N_ENVS, N_OPTIONS = 8, 6
+N_EPISODES = times(20_000, 10_000_000)
+N_ENVS, N_OPTIONS = 40, 6
 NAMES = ["good", "bad"]
 
 
@@ -74,9 +73,10 @@ class Run:
         for result in self.tracker.add(rewards, self.dones):
             self.selector.update(result)
         if isinstance(self.selector, CAPSSelector):
-            learner = self.selector.improved()
-            if learner is not None:
-                self.selector.keep(learner)
+            if self.selector.improved():
+                self.selector.keep()
+            if not self.selector.actor_rose():
+                self.selector.actor_fell()
             self.selector.source_chances()
         elif isinstance(self.selector, ContinuousSelector):
             if self.selector.improved:
@@ -132,7 +132,7 @@ def test_an_episode_that_never_ends_keeps_as_little_as_a_turn_of_a_source(gamma:
     rng, limit = np.random.default_rng(0), 1000 if gamma < 1 else 20_000
     stretches = RandomStretches(1)
     largest = 0
-    for step in range(20_000 * min(TIMES, 10)):
+    for step in range(times(20_000, 200_000)):
         if step % limit == 0:
             stretches.start(0)
         stretches.choose(np.array([0]), np.array([5]), np.arange(2), [rng.random((1, 4))], rng)

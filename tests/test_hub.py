@@ -123,6 +123,12 @@ def test_bad_input(server: HubServer) -> None:
         load_from_hub("me/empty")
 
 
+def test_the_hub_is_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.import_module("huggingface_hub.constants"), "ENDPOINT", "http://localhost:9")
+    with pytest.raises(ConnectionError, match="The Hub at http://localhost:9 cannot be reached: "):
+        push_to_hub(make(), "me/caps", "CartPole-v1", n_eval_episodes=1)
+
+
 def test_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(ImportError, match=r"pip install 'sb3-caps\[hub\]'"):

@@ -11,7 +11,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 
 from sb3_caps import CAPS, CUP, IBRL, OPSTL, PRQL, ContinuousCAPS, JumpStart, QDagger
 from tests.hand_walk import RIGHT, Stroll, Walk, go_left, stroll_left
-from tests.soak import TIMES
+from tests.soak import times
 
 CONTINUOUS: list[type[Any]] = [ContinuousCAPS, CUP, IBRL]
 ALGORITHMS: list[type[Any]] = [CAPS, PRQL, OPSTL, JumpStart, QDagger, *CONTINUOUS]
@@ -74,7 +74,7 @@ def check(model: Any) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-@settings(max_examples=5 * TIMES, deadline=None)
+@settings(max_examples=times(5, 50), deadline=None)
 @given(calls=st.sets(st.integers(1, 120), min_size=1, max_size=8), reset=st.booleans())
 @example(calls={1, 2, 3, 30, 31, 32, 33}, reset=False)
 @example(calls={1, 2, 3, 30, 31, 32, 33}, reset=True)

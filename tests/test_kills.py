@@ -16,10 +16,10 @@ from sb3_caps import CAPS
 from sb3_caps.studies.grid import results as grid
 from sb3_caps.studies.shared.checkpoints import Checkpoints
 from sb3_caps.studies.shared.runs import check_file, read_rows, write_json, write_rows
-from tests.soak import TIMES
+from tests.soak import times
 from tests.toy_world import Corridor
 
-KILLS = 12 * TIMES
+KILLS = times(12, 300)
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that start at once")
 

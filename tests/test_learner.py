@@ -62,7 +62,7 @@ def test_which_learner_it_is() -> None:
     model.gate.controller = ACTOR
     assert model.learner().behaviour == ACTOR
     # Neither a source nor the networks that did best so far
-    for other in (SOURCE, *BEST.values()):
+    for other in (SOURCE, BEST):
         model.gate.controller = other
         assert model.learner().behaviour in LEARNERS
     # What the model knows of its sources stays as it was

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from sb3_contrib.common.maskable.callbacks import MaskableEvalCallback
 from sb3_contrib.common.maskable.evaluation import evaluate_policy as maskable_evaluate_policy
 from sb3_contrib.common.maskable.utils import get_action_masks, is_masking_supported
 from sb3_contrib.common.wrappers import ActionMasker
+from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnvWrapper, VecNormalize
@@ -28,6 +30,8 @@ from sb3_caps.replay.buffers import OptionReplayBuffer
 from sb3_caps.reuse.callbacks import ReuseEvalCallback, run_episode
 from sb3_caps.reuse.episodes import Behaviour
 from sb3_caps.reuse.evaluation import discounted_returns
+from sb3_caps.reuse.evidence import Evidence
+from sb3_caps.reuse.selectors import RANDOM as RANDOM_POLICY
 from sb3_caps.sources import as_source, evaluate_sources
 from sb3_caps.sources.masks import action_masks_of, has_action_masks, random_actions
 from sb3_caps.studies.reuse.references import Alone
@@ -38,6 +42,7 @@ from tests.test_losses import sequences
 from tests.toy_world import LENGTH, Corridor, MaskableCorridor, go_right, masks_of
 
 N_ACTIONS = 9
+RELATIVES = [PRQL, OPSTL, JumpStart, QDagger]
 SMALL: dict[str, Any] = {"policy_kwargs": {"net_arch": [16]}, "buffer_size": 2000, "learning_starts": 50, "seed": 0}
 
 
@@ -119,9 +124,7 @@ def test_every_behaviour_knows_the_masks() -> None:
     """Each acts alone, whoever the selector would choose."""
     env = make_vec_env(Strict, 4, seed=0)
     model = CAPS("MlpPolicy", env, source_policies=strict_sources(), **SMALL).learn(600)
-    learners = [OPTIONS, ACTOR, SAMPLED_ACTOR]
-    for behaviour in [RANDOM, EXPLORING, MIXING, *learners, *map(BEST.get, learners), Behaviour("source", True)]:
-        assert behaviour is not None
+    for behaviour in [RANDOM, EXPLORING, MIXING, OPTIONS, ACTOR, SAMPLED_ACTOR, BEST, Behaviour("source", True)]:
         name = model.options.names[0] if behaviour.is_source else behaviour.name
         chosen = Behaviour(name, behaviour.is_source)
         model.selector.select = lambda env, chosen=chosen: chosen  # type: ignore[method-assign, misc]
@@ -129,7 +132,7 @@ def test_every_behaviour_knows_the_masks() -> None:
         assert {each.name for each in model._cast} == {name}
 
 
-@pytest.mark.parametrize("algorithm", [PRQL, OPSTL, JumpStart, QDagger])
+@pytest.mark.parametrize("algorithm", RELATIVES)
 @pytest.mark.parametrize("sources", [True, False])
 def test_relatives_do_nothing_that_is_not_allowed(algorithm: type[Any], sources: bool) -> None:
     env = make_vec_env(Strict, 2, seed=0)
@@ -244,7 +247,7 @@ def test_draws_by_hand() -> None:
 
 def test_actor_by_hand() -> None:
     """Three actions, the second not allowed: a source votes for the first with a half, the rest is spread evenly."""
-    actor = ResidualActor(2, 1, 3, [4])
+    actor = ResidualActor(2, 1, 3, {"pi": [4], "vf": [4], "activation_fn": "Tanh"})
     actor.start_from(np.array([0.5]))
     masks = th.tensor([[True, False, True]])
     _, log_probs = actor(th.zeros(1, 2), th.tensor([[0]]), masks)
@@ -317,6 +320,107 @@ def test_values_of_what_is_not_allowed_reach_no_target(sequence_length: int) -> 
     th.testing.assert_close(moved_loss, loss)
     # Masks are what keeps them out
     assert (moved_without - without).max() > 100
+
+
+def test_targets_of_the_relatives_by_hand() -> None:
+    """Action 1 has the highest value in s' and is not allowed there: the best of the others counts."""
+    env = make_vec_env(MaskableCorridor, 1, seed=0)
+    model = PRQL("MlpPolicy", env, gamma=0.5, **SMALL)
+    assert isinstance(model.replay_buffer, OptionReplayBuffer)
+    last: Any = model.q_net_target.q_net[-1]
+    with th.no_grad():
+        last.weight.zero_()
+        last.bias.copy_(th.tensor([2.0, 9.0, 3.0]))
+    here, masks = np.eye(LENGTH, dtype=np.float32)[:1], np.ones((1, 3), dtype=bool)
+    for done, next_masks in ((False, [[True, False, True]]), (False, [[True, False, False]]), (True, [[True] * 3])):
+        add = partial(model.replay_buffer.add, action_masks=masks, next_action_masks=np.array(next_masks))
+        add(here, here, np.array([2]), np.ones(1), np.array([done]), [{}])
+    data, before, after = model._sample(100)
+    assert before is not None
+    assert before.all()
+    assert after is not None
+    targets = model._targets(data, after)[:, 0].tolist()
+    found = {(tuple(mask), target) for mask, target in zip(after.tolist(), targets, strict=True)}
+    # 1 + 0.5 * 3, 1 + 0.5 * 2, and 1 at the end
+    assert found == {((True, False, True), 2.5), ((True, False, False), 2.0), ((True, True, True), 1.0)}
+    assert {tuple(each) for each in data.actions.tolist()} == {(2,)}
+
+
+def let_teach(model: QDagger) -> None:
+    """Let a source be better by 1 than a random policy."""
+    selector = model.selector
+    selector.guide = selector.sources[0]
+    for behaviour, worth in ((selector.guide, 1.0), (RANDOM_POLICY, 0.0)):
+        selector.evidence[behaviour] = Evidence()
+        selector.evidence[behaviour].add(worth)
+
+
+def test_distillation_by_hand() -> None:
+    """Of two actions the first is allowed alone: nothing to learn. And nothing from a teacher that is not allowed."""
+    model = QDagger("MlpPolicy", Corridor(), source_policies=[go_right], temperature=1.0, **SMALL)
+    let_teach(model)
+    assert model.value_temperature == 1.0
+    q_values = th.tensor([[0.0, np.log(3.0), 50.0], [4.0, 5.0, 6.0]], requires_grad=True)
+    masks = th.tensor([[True, True, False], [True, False, True]])
+    # The teacher's action is 1: 3/4 of what is allowed in the first state, and not allowed in the second
+    loss = model.distillation_loss(q_values, th.tensor([1, 1]), masks)
+    assert loss.item() == pytest.approx(-np.log(0.75) / 2)
+    loss.backward()
+    assert q_values.grad is not None
+    np.testing.assert_allclose(q_values.grad, [[0.125, -0.125, 0.0], [0.0, 0.0, 0.0]], atol=1e-6)
+
+
+@pytest.mark.parametrize("algorithm", RELATIVES)
+@pytest.mark.parametrize("sources", [True, False])
+def test_values_of_what_is_not_allowed_teach_the_relatives_nothing(algorithm: type[Any], sources: bool) -> None:
+    env = make_vec_env(Telling, 2, seed=0)
+    policies = [go_right] if sources else None
+    model = algorithm("MlpPolicy", env, source_policies=policies, **SMALL).learn(600)
+    if algorithm is QDagger and sources:
+        let_teach(model)
+        assert model.distillation_weight == 1.0
+    data, masks, next_masks = model._sample(128)
+    assert masks.gather(1, data.actions).all()
+    found = []
+    last: Any = model.q_net.q_net[-1], model.q_net_target.q_net[-1]
+    for shift in (0.0, 1000.0):
+        with th.no_grad():
+            for layer in last:
+                # To stand still is allowed nowhere
+                layer.bias[-1] += shift
+        q_values = model.q_net(data.observations)
+        guided = th.as_tensor(model._guide_loss(data, q_values, masks)).detach()
+        found.append((model._targets(data, next_masks), guided, model._targets(data, None)))
+    (targets, guided, without), (moved_targets, moved_guided, moved_without) = found
+    th.testing.assert_close(moved_targets, targets)
+    th.testing.assert_close(moved_guided, guided)
+    # Masks are what keeps them out
+    assert (moved_without - without).max() > 100
+
+
+def test_relatives_refuse_buffers_that_keep_no_masks(tmp_path: Path) -> None:
+    env = make_vec_env(MaskableCorridor, 1, seed=0)
+    for arguments in ({"n_steps": 3}, {"replay_buffer_class": ReplayBuffer}):
+        with pytest.raises(ValueError, match="pass n_steps=1 and replay_buffer_class=None, not"):
+            PRQL("MlpPolicy", env, **arguments, **SMALL)
+    unmasked = PRQL("MlpPolicy", Corridor(), **SMALL)
+    unmasked.set_env(env)
+    with pytest.raises(ValueError, match="make a new model, or load this one with env and replay_buffer_class=None"):
+        unmasked.learn(10)
+    unmasked.save(tmp_path / "model")
+    PRQL.load(tmp_path / "model", env=env, replay_buffer_class=None).learn(100)
+
+
+@pytest.mark.parametrize("algorithm", RELATIVES)
+def test_relatives_go_on_with_the_masks_that_they_kept(algorithm: type[Any], tmp_path: Path) -> None:
+    env = make_vec_env(Strict, 2, seed=0)
+    model = algorithm("MlpPolicy", env, source_policies=strict_sources(), **SMALL).learn(320)
+    model.save(tmp_path / "model")
+    model.save_replay_buffer(tmp_path / "buffer")
+    loaded = algorithm.load(tmp_path / "model", env=make_vec_env(Strict, 2, seed=0))
+    loaded.load_replay_buffer(tmp_path / "buffer")
+    np.testing.assert_array_equal(loaded.replay_buffer.forbidden, model.replay_buffer.forbidden)
+    assert loaded.learn(320, reset_num_timesteps=False).num_timesteps == 640
 
 
 def test_nothing_is_learned_online_from_what_is_not_allowed() -> None:
@@ -454,7 +558,7 @@ def test_evaluations_pass_masks_on() -> None:
         evaluate_policy(with_masks(model, single), single, 3, warn=False)
     assert callbacks[0].model is model
     evaluate_sources(strict_sources(), eval_env, 3)
-    with pytest.warns(UserWarning, match="predict got none, so that it may do what is not allowed: pass action_masks"):
+    with pytest.warns(UserWarning, match="predict got none, so it may do what is not allowed: pass action_masks"):
         model.predict(single.reset(seed=0)[0], deterministic=True)
 
 

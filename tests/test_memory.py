@@ -11,7 +11,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 
 from sb3_caps import CAPS
 from sb3_caps.sources.evaluate import FIRST_CACHED, ObservationCache
-from tests.soak import TIMES
+from tests.soak import times
 from tests.toy_world import Corridor, go_right
 
 STATUS = Path("/proc/self/statm")
@@ -28,8 +28,12 @@ def resident() -> float:
 @pytest.mark.parametrize(
     ("kind", "steps", "arguments"),
     [
-        ("box", 100_000, {}),
-        ("image", 5_000, {"optimize_memory_usage": True, "replay_buffer_kwargs": {"compression": "zlib"}}),
+        ("box", times(100_000, 1_000_000), {}),
+        (
+            "image",
+            times(5_000, 100_000),
+            {"optimize_memory_usage": True, "replay_buffer_kwargs": {"compression": "zlib"}},
+        ),
     ],
 )
 def test_a_long_run_with_a_small_buffer(kind: str, steps: int, arguments: dict[str, Any]) -> None:
@@ -48,11 +52,11 @@ def test_a_long_run_with_a_small_buffer(kind: str, steps: int, arguments: dict[s
         **arguments,
     )
     # Until the buffer has been full twice, and torch and malloc have what they need
-    model.learn(max(steps // 4, 7500), log_interval=100)
+    model.learn(25_000 if kind == "box" else 7500, log_interval=100)
     before = resident()
-    model.learn(steps * TIMES, reset_num_timesteps=False, log_interval=100)
+    model.learn(steps, reset_num_timesteps=False, log_interval=100)
     grown = resident() - before
-    print(f"{kind}: {grown:.2f} MB more after {steps * TIMES:,} steps")
+    print(f"{kind}: {grown:.2f} MB more after {steps:,} steps")
     # With compressed images malloc settles at 3 to 4 MB more, after 100,000 steps as after 1,400,000
     assert grown < 5.0
 
@@ -60,7 +64,7 @@ def test_a_long_run_with_a_small_buffer(kind: str, steps: int, arguments: dict[s
 def test_observations_that_never_come_back_are_not_remembered_for_long() -> None:
     cache = ObservationCache(lambda observations: observations[:, :1].copy())
     rng = np.random.default_rng(0)
-    for _ in range(200 * TIMES):
+    for _ in range(times(200, 20_000)):
         observations = rng.random((100, 4))
         np.testing.assert_array_equal(cache(observations), observations[:, :1])
         assert len(cache.places) <= FIRST_CACHED

@@ -21,6 +21,22 @@ from tests.toy_world import Corridor, go_left, go_right
         ({"safe": "False"}, "safe must be True or False, not 'False'"),
         ({"safe": 0}, "safe must be True or False, not 0"),
         ({"normalize_returns": "no"}, "normalize_returns must be True or False, not 'no'"),
+        ({"optimize_memory_usage": "False"}, "optimize_memory_usage must be True or False, not 'False'"),
+        *(
+            ({name: value}, f"{name} must be a number .*, not {value}")
+            for name, value in [
+                ("gamma", 2.0),
+                ("gamma", -0.1),
+                ("tau", 2.0),
+                ("exploration_initial_eps", 5.0),
+                ("exploration_final_eps", -1.0),
+                ("max_grad_norm", -1.0),
+                ("gradient_steps", -2),
+            ]
+        ),
+        # SB3 stops at the first step of a run
+        ({"train_freq": 0}, "train_freq must be of at least 1 step or episode, not 0"),
+        ({"train_freq": (-3, "episode")}, r"train_freq must be of at least 1 step or episode, not \(-3, 'episode'\)"),
         ({"exploration": "sometimes"}, "exploration must be one of .*'steps', 'terminations'.*'sometimes'"),
         # The groups of arguments
         ({"selection_kwargs": {"share": 0.1}}, "selection_kwargs must be a dict with some of survey_share.*'share'"),

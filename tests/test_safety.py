@@ -155,7 +155,9 @@ def test_a_source_that_is_disabled_is_never_followed(tmp_path: Path) -> None:
     assert model.predict(CELLS, deterministic=True)[1][0].tolist() == [0] * 5, "of equal values that of a source"
     model.gate.disabled = {"go_left"}
     assert model.policy.execution.margins == (-np.inf, 0.02)
-    assert model.policy.disabled().tolist() == [True, False, False, False]
+    disabled = model.policy.disabled()
+    assert disabled is not None
+    assert disabled.tolist() == [True, False, False, False]
     assert model.predict(CELLS, deterministic=True)[1][0].tolist() == [2] * 5
     # It ends where it is active, and targets are not built on it either
     state = (np.zeros(5, dtype=np.int64), model.options.initial_states(), np.random.default_rng(0))
@@ -210,20 +212,16 @@ def test_without_safety_a_model_acts_by_the_values_of_its_options() -> None:
 
 
 def test_predict_acts_by_the_gate() -> None:
-    """Networks that go right as they did best, and left as they are; an actor the other way round."""
+    """Networks that go right as they did best, and left as they are; an actor that goes right."""
     model = make(selection_kwargs={})
     always(model.policy.q_net_best, RIGHT)
-    actor, best = model.policy.actor, model.policy.actor_best
-    # The second source votes for going right, and the first one for going left
-    actor.start_from(np.array([0.0, 1.0]))
-    best.start_from(np.array([1.0, 0.0]))
+    # The second source votes for going right
+    model.policy.actor.start_from(np.array([0.0, 1.0]))
     for controller, action in (
         (OPTIONS, LEFT),
-        (BEST[OPTIONS], RIGHT),
+        (BEST, RIGHT),
         (ACTOR, RIGHT),
         (SAMPLED_ACTOR, RIGHT),
-        (BEST[ACTOR], LEFT),
-        (BEST[SAMPLED_ACTOR], LEFT),
         (Behaviour("go_left", is_source=True), LEFT),
         (GO_RIGHT, RIGHT),
     ):
@@ -249,7 +247,7 @@ def test_what_did_best_is_acted_by_and_saved(tmp_path: Path) -> None:
     model = make(policy_kwargs={"net_arch": [16]})
     always(model.policy.q_net_best, RIGHT)
     assert model.predict(CELLS, deterministic=True)[0].tolist() == [LEFT] * 5
-    model.gate.controller = BEST[OPTIONS]
+    model.gate.controller = BEST
     model.save(tmp_path / "model")
     for each in (model, CAPS.load(tmp_path / "model")):
         assert each.predict(CELLS, deterministic=True)[0].tolist() == [RIGHT] * 5
@@ -266,7 +264,7 @@ def test_the_networks_are_kept_as_they_were_at_their_best() -> None:
     for network in (model.q_net, model.q_net_target, model.policy.acting_net):
         always(network, LEFT)
     model.learn(3000, reset_num_timesteps=False)
-    assert model.gate.controller == BEST[OPTIONS]
+    assert model.gate.controller == BEST
     assert model.predict(CELLS, deterministic=True)[0].tolist() == [RIGHT] * 5
     assert evaluate_policy(model, walks(), 4, warn=False) == (1.0, 0.0)
 

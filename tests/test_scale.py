@@ -1,12 +1,14 @@
 """The unit of returns: what it is, that values stay what they are in it, and that nothing else depends on it."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch as th
+from stable_baselines3 import DQN
 from stable_baselines3.common.env_util import make_vec_env
 
 import sb3_caps  # noqa: F401, registers the environments
@@ -74,9 +76,41 @@ def test_values_stay_the_same_in_the_unit_of_the_task() -> None:
     assert (now.abs() < values.abs()).all()
 
 
+@pytest.mark.parametrize("how", ["set", "load", "export"])
+@pytest.mark.parametrize("first", [False, True])
+def test_values_stay_the_same_where_normalization_is_switched(first: bool, how: str, tmp_path: Path) -> None:
+    """In the unit of the task, whether it is switched on or off. Nothing is learned here."""
+    sources = [DQN("MlpPolicy", Corridor(), buffer_size=1)] if how == "export" else [go_right]
+    arguments: dict[str, Any] = {"learning_starts": 1000, "buffer_size": 2000, "seed": 0, "normalize_returns": first}
+    model = CAPS("MlpPolicy", Corridor(), source_policies=sources, **arguments).learn(40)
+    model._tell(np.array([-30.0], dtype=np.float32), np.array([True]))
+    cells, taken = th.eye(LENGTH), th.zeros(LENGTH, 1, dtype=th.long)
+
+    def in_rewards(unit: float) -> list[th.Tensor]:
+        with th.no_grad():
+            values = [model.policy.evaluate(cells, taken, network).values for network in model.policy.networks()[:1]]
+            return [unit * each for each in (*values, model.policy.actor.value_net(cells))]
+
+    before = in_rewards(30.0 if first else 1.0)
+    for switched in (not first, first):
+        if how == "set":
+            model.normalize_returns = switched
+        else:
+            file = tmp_path / ("model.npz" if how == "export" else "model.zip")
+            if how == "export":
+                model.export(file)
+            else:
+                model.save(file)
+            model = CAPS.load(file, env=Corridor(), normalize_returns=switched)
+        model.learn(5, reset_num_timesteps=False)
+        assert model._scale.value == 30.0
+        for old, now in zip(before, in_rewards(30.0 if switched else 1.0), strict=True):
+            th.testing.assert_close(now, old, rtol=1e-5, atol=1e-5)
+
+
 def test_values_of_the_actor_stay_the_same_in_the_unit_of_the_task() -> None:
     model = CAPS("MlpPolicy", Corridor(), source_policies=[go_right], learning_starts=20, seed=0).learn(200)
-    scale, actors = model._scale, [model.policy.actor, model.policy.actor_best]
+    scale, actors = model._scale, [model.policy.actor, model.policy.actor_peak]
 
     def outputs() -> list[list[th.Tensor]]:
         """Values and preferences of both in every cell."""

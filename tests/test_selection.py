@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sb3_caps import CAPS
-from sb3_caps.caps.gate import ACTOR, BEST, EXPLORING, MIXING, OPTIONS, RANDOM, SAMPLED_ACTOR
+from sb3_caps.caps.gate import ACTOR, BEST, EXPLORING, MIXING, OPTIONS, PEAK, RANDOM, SAMPLED_ACTOR
 from sb3_caps.caps.selection import CAPSSelector, Selection
 from sb3_caps.reuse.episodes import Behaviour, EpisodeResult
 from sb3_caps.settings import settings
@@ -32,9 +32,8 @@ def play(made: CAPSSelector, worth: dict[Behaviour, float], n_steps: int, length
         chosen[behaviour] += 1
         paid = worth.get(behaviour, 0.0)
         made.update(EpisodeResult(0, behaviour, paid, paid, length))
-        learner = made.improved()
-        if learner is not None:
-            made.keep(learner)
+        if made.improved():
+            made.keep()
     return chosen
 
 
@@ -51,6 +50,17 @@ def test_sources_and_random_actions_are_tried_first() -> None:
     assert chosen[GOOD] > chosen[BAD]
     assert chosen[GOOD] > chosen[RANDOM]
     assert not made.surveying
+
+
+def test_sources_are_tried_first_in_the_order_given() -> None:
+    names = [f"source{i}" for i in range(5)]
+    made = selector(*names)
+    assert [made.select(env).name for env in range(6)] == [*names, "random"]
+    # What is left of them when others have ended
+    made = selector(*names)
+    known(made, Behaviour("source1", is_source=True), 0.0)
+    assert [made.select(env).name for env in range(3)] == ["source0", "source2", "source3"]
+    assert made.decide().name == "source0"
 
 
 def test_a_survey_of_long_episodes_ends_after_twice_its_steps() -> None:
@@ -82,10 +92,46 @@ def test_without_sources_learning_begins_at_once() -> None:
     assert RANDOM not in chosen
 
 
-def test_trials_take_their_share_of_the_steps() -> None:
-    made = selector("good", "bad", trial_share=0.2)
-    play(made, {GOOD: 1.0, SAMPLED_ACTOR: 0.5}, 10_000)
-    assert made.trial_steps / made.steps_after_survey == pytest.approx(0.2, abs=0.01)
+def test_what_is_in_doubt_is_tried_and_what_is_known_is_not() -> None:
+    rng = np.random.default_rng(0)
+    shares = {}
+    for worth in (0.5, 0.95):
+        made = selector("good", trial_share=0.2)
+        for _ in range(1_000):
+            behaviour = made.select(0)
+            chance = {GOOD: 0.5, SAMPLED_ACTOR: worth, ACTOR: worth}.get(behaviour, 0.0)
+            paid = float(rng.random() < chance)
+            made.update(EpisodeResult(0, behaviour, paid, paid, 10))
+        shares[worth] = made.trial_steps / made.steps_after_survey
+    assert shares[0.95] < 0.7 * shares[0.5] < 0.2
+
+
+def test_trials_never_take_more_than_their_share() -> None:
+    made = selector("good", trial_share=0.02)
+    rng = np.random.default_rng(0)
+    for _ in range(1_000):
+        behaviour, paid = made.select(0), rng.random()
+        made.update(EpisodeResult(0, behaviour, paid, paid, 10))
+    assert made.trial_steps / made.steps_after_survey == pytest.approx(0.02, abs=0.005)
+
+
+def test_the_actor_is_kept_where_it_rises_and_goes_back_where_it_falls() -> None:
+    made = selector("good")
+    assert not made.actor_rose()
+    assert not made.actor_fell()
+    known(made, SAMPLED_ACTOR, *[0.6, 0.5] * 5)
+    assert made.actor_rose()
+    assert made.of(PEAK).mean == made.of(SAMPLED_ACTOR).mean
+    assert not made.actor_rose()
+    # One bad episode is luck, ten are not
+    known(made, SAMPLED_ACTOR, 0.0)
+    assert not made.actor_fell()
+    known(made, SAMPLED_ACTOR, *[0.0] * 9)
+    assert made.actor_fell()
+    assert made.of(SAMPLED_ACTOR).mean == made.of(PEAK).mean == pytest.approx(0.55, abs=0.02)
+    # It may have been luck that made it the best
+    assert made.of(PEAK).n == made.of(SAMPLED_ACTOR).n == pytest.approx(1.0)
+    assert not made.actor_fell()
 
 
 def test_what_may_be_best_is_tried_most() -> None:
@@ -111,8 +157,8 @@ def test_as_long_as_nothing_was_ever_paid_the_values_of_options_explore() -> Non
     made = selector("good")
     chosen = play(made, {}, 10_000)
     assert made.no_signal
-    share = chosen[SAMPLED_ACTOR] / sum(chosen[each] for each in LEARNING)
-    assert share == pytest.approx(made.settings.other_share, abs=0.02)
+    # The actor has nothing to begin with
+    assert not {SAMPLED_ACTOR, ACTOR} & chosen.keys()
 
 
 def test_shares_of_learning_are_shares_of_steps() -> None:
@@ -169,15 +215,27 @@ def test_the_model_acts_by_what_is_worth_most_and_not_by_one_lucky_episode() -> 
 def test_networks_are_kept_when_a_learner_is_worth_more_than_ever() -> None:
     made = selector("good")
     known(made, OPTIONS, *[0.6] * 10)
-    assert made.improved() == OPTIONS
-    made.keep(OPTIONS)
-    assert made.of(BEST[OPTIONS]).mean == pytest.approx(0.6)
-    assert made.improved() is None
+    assert made.improved()
+    made.keep()
+    assert made.of(BEST).mean == pytest.approx(0.6)
+    assert not made.improved()
     # It gets worse, and what was kept is what to act by
     known(made, OPTIONS, *[0.1] * 10)
-    assert made.decide() == BEST[OPTIONS]
-    known(made, ACTOR, *[0.9] * 10)
-    assert made.improved() == ACTOR
+    assert made.decide() == BEST
+
+
+def test_few_episodes_are_judged_by_the_middle_of_what_is_paid_too() -> None:
+    made = selector("good")
+    known(made, GOOD, *[0.0, 1.0] * 4)
+    known(made, ACTOR, 1.0)
+    # (8 * 0.5 + 0.5) / 9, and (1 + 0.5) / 2
+    assert made.judged(GOOD).mean == pytest.approx(0.5)
+    assert made.judged(ACTOR).mean == pytest.approx(0.75, abs=0.01)
+    assert made.judged(ACTOR).n == made.of(ACTOR).n
+    assert made.of(ACTOR).mean == 1.0
+    assert made.judged(OPTIONS).n == 0
+    # One success is luck
+    assert made.decide() == GOOD
 
 
 def test_what_learns_is_judged_by_its_latest_episodes_most() -> None:

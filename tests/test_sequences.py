@@ -20,7 +20,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 from sb3_caps import CAPS, CUP, IBRL, OPSTL, PRQL, ContinuousCAPS, JumpStart, QDagger
 from tests.hand_walk import LEFT, RIGHT, Stroll, Walk, stroll_left, stroll_right
-from tests.soak import TIMES
+from tests.soak import times
 
 RELATIVES: list[type[Any]] = [PRQL, OPSTL, JumpStart, QDagger]
 CONTINUOUS: list[type[Any]] = [ContinuousCAPS, CUP, IBRL]
@@ -191,7 +191,7 @@ OPERATIONS = st.one_of(
 )
 # A thousand of each with `make soak`
 SEQUENCES = settings(
-    max_examples=10 * TIMES,
+    max_examples=times(10, 1000),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
@@ -242,7 +242,7 @@ ENDLESS: list[tuple[type[Any], dict[str, Any]]] = [
 
 
 @SEQUENCES
-@given(which=st.sampled_from(ENDLESS), parts=st.lists(st.integers(1, 40), min_size=2, max_size=8))
+@given(which=st.sampled_from(ENDLESS), parts=st.lists(st.integers(1, 15), min_size=2, max_size=6))
 @example(which=ENDLESS[1], parts=[1, 20, 3, 50, 26])
 @example(which=ENDLESS[2], parts=[1, 20, 3, 50, 26])
 @example(which=ENDLESS[5], parts=[1, 20, 3, 50, 26])

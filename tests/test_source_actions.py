@@ -17,7 +17,7 @@ from stable_baselines3.dqn.policies import DQNPolicy
 
 from sb3_caps import CAPS, PRQL, as_source, each
 from sb3_caps.reuse.options import OptionSet
-from tests.soak import TIMES
+from tests.soak import times
 from tests.toy_world import LENGTH, Corridor, go_left, go_right
 
 N_ACTIONS = 3
@@ -190,7 +190,7 @@ def same(first: Any, second: Any) -> bool:
     return np.array_equal(first, second)
 
 
-@settings(max_examples=150 * TIMES, deadline=None)
+@settings(max_examples=times(150, 15_000), deadline=None)
 @given(ANYTHING, st.sampled_from(list(WORLDS)), st.sampled_from(MAPS), st.sampled_from(MAPS))
 def test_any_function_acts_or_is_refused_by_name(
     answer: Any, world: str, observation_map: Any, action_map: Any
@@ -215,7 +215,7 @@ def test_any_function_acts_or_is_refused_by_name(
     assert same(observations, before)
 
 
-@settings(max_examples=40 * TIMES, deadline=None)
+@settings(max_examples=times(40, 4000), deadline=None)
 @given(
     dtype=st.sampled_from([np.float32, np.float64, np.int64, np.uint8, np.int8]),
     shape=arrays.array_shapes(min_dims=1, max_dims=3, max_side=4),

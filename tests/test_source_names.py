@@ -50,7 +50,15 @@ def test_reserved_names(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "expected"),
-    [("a,b", "a_b"), ("a\nb", "a_b"), ("a/b", "a_b"), ("a\r\n,/b", "a_b"), ("\ta\x7f", "_a_"), ("↑ a b", "↑ a b")],
+    [
+        ("a,b", "a_b"),
+        ("a\nb", "a_b"),
+        ("a/b", "a_b"),
+        ("a\r\n,/b", "a_b"),
+        ("\ta\x7f", "_a_"),
+        ("↑ a b", "↑ a b"),
+        (r"$\frac$", r"_\frac_"),
+    ],
 )
 def test_what_would_break_a_table(name: str, expected: str, tmp_path: Path) -> None:
     with warnings.catch_warnings():
@@ -59,7 +67,9 @@ def test_what_would_break_a_table(name: str, expected: str, tmp_path: Path) -> N
         assert unique_names([as_source(named(go_right, name))]) == [expected]
     given = as_source(go_right, name=name)
     if expected != name:
-        with pytest.warns(UserWarning, match=r"is called '.*': names in tables and logs have no commas, slashes and"):
+        with pytest.warns(
+            UserWarning, match=r"is called '.*': names in tables and logs have no commas, slashes, dollars and"
+        ):
             assert unique_names([given]) == [expected]
     model = CAPS("MlpPolicy", Corridor(), source_policies=[named(go_right, name), go_left], learning_starts=10)
     model.set_logger(configure(str(tmp_path), ["csv"]))

@@ -12,8 +12,8 @@ import pytest
 from stable_baselines3 import DQN
 from stable_baselines3.common.vec_env import VecEnv
 
+from sb3_caps.files.lock import one_at_a_time
 from sb3_caps.studies.shared.checkpoints import Checkpoints
-from sb3_caps.studies.shared.lock import locked
 from sb3_caps.studies.shared.runs import Run, check_file, read_rows, set_aside, write_json, write_rows
 from sb3_caps.studies.shared.scheduler import finished_runs, run_missing
 from sb3_caps.studies.shared.statistics import (
@@ -31,8 +31,8 @@ from sb3_caps.studies.shared.tables import steps_table
 HOLDER = """
 import sys, time
 from pathlib import Path
-from sb3_caps.studies.shared.lock import locked
-with locked(Path(sys.argv[1])):
+from sb3_caps.files.lock import one_at_a_time
+with one_at_a_time(Path(sys.argv[1]), wait=False):
     print("mine", flush=True)
     time.sleep(120)
 """
@@ -259,12 +259,15 @@ def test_the_second_study_in_a_folder_is_told_who_is_first(tmp_path: Path) -> No
     holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert holder.stdout is not None
     assert holder.stdout.readline() == "mine\n"
-    with pytest.raises(ValueError, match=rf"at work in .* \(process {holder.pid} on .*--results"), locked(tmp_path):
+    with (
+        pytest.raises(ValueError, match=rf"at work in .* \(process {holder.pid} on .*--results"),
+        one_at_a_time(tmp_path, wait=False),
+    ):
         pass
     # A process that was killed holds nobody up
     holder.kill()
     holder.communicate()
-    with locked(tmp_path):
+    with one_at_a_time(tmp_path, wait=False):
         assert (tmp_path / ".lock").read_text().startswith(f"{os.getpid()} on ")
-    with locked(tmp_path):
+    with one_at_a_time(tmp_path, wait=False):
         pass

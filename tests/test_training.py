@@ -330,7 +330,7 @@ def test_whatever_acts_is_not_in_training(averaging: float | None) -> None:
         seed=0,
     )
     model.learn(200)
-    for controller in (OPTIONS, ACTOR, *BEST.values()):
+    for controller in (OPTIONS, ACTOR, BEST):
         model.gate.controller = controller
         before = {key: value.clone() for key, value in model.policy.state_dict().items()}
         values, _ = model.policy.values_and_terminations(np.eye(10, dtype=np.float32))

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from stable_baselines3 import DQN, PPO
+from stable_baselines3 import DQN, PPO, SAC
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecNormalize
 
@@ -33,13 +33,15 @@ from sb3_caps import (
     ContinuousCAPS,
     JumpStart,
     PiecewiseLinear,
+    PolicyLibrary,
     QDagger,
     as_source,
     export_source,
 )
 from sb3_caps.files.schema import ARGUMENTS, LARGEST_BUFFER
 from sb3_caps.reuse.episodes import Behaviour
-from tests.soak import TIMES
+from tests.soak import times
+from tests.toy_box import ToyBox
 from tests.toy_world import LENGTH, Corridor
 
 OBSERVATIONS, STARTS = np.eye(LENGTH, dtype=np.float32), np.ones(LENGTH, dtype=bool)
@@ -130,7 +132,7 @@ def write(file: Path, content: Any, arrays: dict[str, np.ndarray]) -> Path:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With exports: of a model in which everything is that may be, of a small one, and of a source."""
+    """With exports: of a model in which everything is that may be, of small ones, and of a source."""
     folder = tmp_path_factory.mktemp("exports")
     small: dict[str, Any] = {"buffer_size": 100, "batch_size": 16, "learning_starts": 10}
     small["policy_kwargs"] = {"net_arch": [4]}
@@ -154,6 +156,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model.export(folder / "model")
     export_source(ppo, folder / "source")
     CAPS("MlpPolicy", Corridor(), source_policies=[dqn], seed=0, **small).learn(50).export(folder / "small")
+    sac = SAC("MlpPolicy", ToyBox(), buffer_size=10, policy_kwargs={"net_arch": [4]})
+    small["policy_kwargs"] = {"net_arch": [4]}
+    ContinuousCAPS("MlpPolicy", ToyBox(), source_policies=[sac], seed=0, **small).learn(50).export(
+        folder / "continuous"
+    )
     return folder
 
 
@@ -269,6 +276,11 @@ def test_marks_of_code(mark: Any, folder: Path, tmp_path: Path) -> None:
         ("progress/num_timesteps", -1, "an integer of at least 0"),
         ("use/steps", [1], "5 numbers, one for each option"),
         ("selector/evidence", {"ppo": {"n": 1}}, "an object with n, mean, squares, latest, recent"),
+        (
+            "selector/evidence",
+            {"ppo": {"n": 1, "mean": 1e200, "squares": 0, "latest": None, "recent": None}},
+            r"ppo/mean must be a finite number from -1e\+100 to 1e\+100, not 1e\+200",
+        ),
         ("os:system", {}, "is not known"),
     ],
 )
@@ -511,6 +523,16 @@ def test_without_trust_no_file_of_another_kind_is_opened(folder: Path, tmp_path:
                 algorithm.load(folder / "small.npz", trust=False)
 
 
+@pytest.mark.parametrize("trust", ["False", "no", 0, None])
+def test_trust_is_true_or_false(trust: Any, folder: Path) -> None:
+    """A word is true, whatever it says."""
+    file = folder / "small.npz"
+    uses: list[Callable[..., Any]] = [as_source, CAPS.load, PolicyLibrary]
+    for use in uses:
+        with pytest.raises(ValueError, match=f"trust must be True or False, not {trust!r}"):
+            use(file, trust=trust)
+
+
 @pytest.mark.parametrize("net_arch", [[1000] * 32, {"pi": [1000] * 32}])
 def test_layers_take_no_more_than_the_file_has_numbers_in_all(net_arch: Any, folder: Path, tmp_path: Path) -> None:
     """Each of them would be filled by one large array of small numbers."""
@@ -561,13 +583,13 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
     max_leaves=8,
 )
-# A hundred thousand files with `make soak`
+# A hundred thousand files with `make soak`, in two tests
 FUZZ = settings(
-    max_examples=250 if TIMES == 1 else 500 * TIMES,
+    max_examples=times(250, 50_000),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-NAMES = ["source", "small", "model"]
+NAMES = ["source", "small", "model", "continuous"]
 
 
 @pytest.fixture(scope="module")
@@ -576,24 +598,33 @@ def exports(folder: Path) -> dict[str, dict[str, bytes]]:
     return {name: members(folder / f"{name}.npz") for name in NAMES}
 
 
-def tried(file: Path) -> None:
+def tried(file: Path, name: str, as_model: bool) -> None:
     """Refused by name, or loaded: then it acts. Nothing runs."""
-    for loader in LOADERS:
-        with canary():
-            try:
-                found = loader(file)
-            except ValueError as error:
-                message = str(error)
+    continuous = name == "continuous"
+    algorithm: Any = ContinuousCAPS if continuous else CAPS
+    seen = np.zeros((LENGTH, 2), np.float32) if continuous else OBSERVATIONS
+    with canary():
+        try:
+            found = algorithm.load(file, trust=False) if as_model else source(file)
+        except ValueError as error:
+            message = str(error)
+        else:
+            message = str(file)
+            if as_model:
+                acts = found.predict(seen)[0]
+            elif continuous:
+                acts = found.box_actions(seen, None, STARTS, found.action_space)[0]
             else:
-                message = str(file)
-                acts = found.predict(OBSERVATIONS) if loader is load else found.actions(OBSERVATIONS, None, STARTS)
-                assert np.isin(acts[0], [0, 1, 2]).all()
-        assert str(file) in message
+                acts = found.actions(seen, None, STARTS)[0]
+            assert acts.shape == (LENGTH, 2) if continuous else np.isin(acts, [0, 1, 2]).all()
+    assert str(file) in message
 
 
 @FUZZ
-@given(data=st.data(), name=st.sampled_from(NAMES))
-def test_any_structure(data: st.DataObject, name: str, folder: Path, exports: dict[str, dict[str, bytes]]) -> None:
+@given(data=st.data(), name=st.sampled_from(NAMES), as_model=st.booleans())
+def test_any_structure(
+    data: st.DataObject, name: str, as_model: bool, folder: Path, exports: dict[str, dict[str, bytes]]
+) -> None:
     content = json.loads(np.load(io.BytesIO(exports[name]["description.npy"])).item())
     for _ in range(data.draw(st.integers(1, 3))):
         found = list(places(content))[1:]
@@ -610,13 +641,13 @@ def test_any_structure(data: st.DataObject, name: str, folder: Path, exports: di
             inside[place[-1]] = copy.deepcopy(data.draw(JSON))
     description = io.BytesIO()
     np.save(description, np.array(json.dumps(content)))
-    tried(pack(folder / "fuzz.npz", exports[name] | {"description.npy": description.getvalue()}))
+    tried(pack(folder / "fuzz.npz", exports[name] | {"description.npy": description.getvalue()}), name, as_model)
 
 
 @FUZZ
-@given(data=st.data(), name=st.sampled_from(NAMES), packed=st.booleans())
+@given(data=st.data(), name=st.sampled_from(NAMES), packed=st.booleans(), as_model=st.booleans())
 def test_any_bytes(
-    data: st.DataObject, name: str, packed: bool, folder: Path, exports: dict[str, dict[str, bytes]]
+    data: st.DataObject, name: str, packed: bool, as_model: bool, folder: Path, exports: dict[str, dict[str, bytes]]
 ) -> None:
     """Anywhere in a file, or within its parts: then their checksums are right."""
     inside = dict(exports[name]) if packed else {"": (folder / f"{name}.npz").read_bytes()}
@@ -637,4 +668,4 @@ def test_any_bytes(
         pack(changed, inside, compression)
     else:
         changed.write_bytes(content)
-    tried(changed)
+    tried(changed, name, as_model)

@@ -239,6 +239,8 @@ def test_environments_with_action_masks(folder: Path, capsys: pytest.CaptureFixt
 
 def test_a_refused_run_leaves_no_folder(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     train = ["train", "--env", "CartPole-v1", "-n", "40", *QUICK]
+    assert main([*train, "-params", "nonsense:1"]) == 2
+    assert not (folder / "logs").exists()
     assert main(train) == 0
     for refused in ("gamma:'high'", "nonsense:1", "termination:2", "source_policies:['nowhere.zip']"):
         assert main([*train, "-params", refused]) == 2

@@ -1,30 +1,23 @@
 """The pass of the networks while acting: in NumPy where they are small and plain, in torch otherwise."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import torch as th
-from gymnasium import spaces
-from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.torch_layers import FlattenExtractor
 from stable_baselines3.common.utils import obs_as_tensor
 from torch import nn
 
 from sb3_caps.caps.networks import OptionQNetwork, ResidualActor
 from sb3_caps.sources import Observations
+from sb3_caps.sources.evaluate import ARRAY_ACTIVATIONS, as_inputs, is_as_built, most_rows, runs_as_arrays
 
 if TYPE_CHECKING:
     from sb3_caps.caps.policies import CAPSPolicy
 
 Layer: TypeAlias = Callable[[np.ndarray], np.ndarray]
-ACTIVATIONS: dict[type[nn.Module], Layer] = {
-    nn.ReLU: lambda values: np.maximum(values, 0, out=values),
-    nn.Tanh: lambda values: np.tanh(values, out=values),
-}
-# Above so many multiplications NumPy starts threads of its own, which get in the way of torch's
-MOST_MULTIPLICATIONS = 2**18
 
 
 class ActingNetwork:
@@ -53,9 +46,8 @@ class ActingNetwork:
             self.hidden, self.values = hidden, [last]
             if policy.termination is None:
                 self.terminations = [*map(_layer, self._termination_layers())]
-            largest = max(layer.weight.numel() for layer in self.network.q_net if isinstance(layer, nn.Linear))
-            self.most_rows = MOST_MULTIPLICATIONS // largest
-            if _are_plain(actor.policy_net) and not _is_hooked(actor.policy_net):
+            self.most_rows = most_rows([*self.network.q_net], self.space)
+            if runs_as_arrays([*actor.policy_net], self.space) and is_as_built(actor):
                 self.preferences = [*map(_layer, actor.policy_net)]
 
     def __call__(self, observations: Observations, source_actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -69,7 +61,7 @@ class ActingNetwork:
                 found = self.network(obs_as_tensor(observations, self.policy.device))
                 found = self.policy.complete(found, th.as_tensor(source_actions, device=self.policy.device))
             return found.values.cpu().numpy(), found.terminations.cpu().numpy()
-        hidden = _through(self.hidden, self._flat(observations))
+        hidden = _through(self.hidden, as_inputs(observations, self.space))
         values = self._complete(_through(self.values, hidden), source_actions)
         if self.policy.termination is not None:
             return values, np.full(values.shape, self.policy.termination, dtype=np.float32)
@@ -91,7 +83,7 @@ class ActingNetwork:
                 masks = None if action_masks is None else th.as_tensor(action_masks, device=self.policy.device)
                 found: np.ndarray = self.actor(features, sources, masks)[1].exp().cpu().numpy()
             return found
-        outputs = _through(self.preferences, self._flat(observations))
+        outputs = _through(self.preferences, as_inputs(observations, self.space))
         n_sources, rows = self.actor.n_sources, np.arange(len(outputs))
         learned = outputs[:, n_sources:]
         share = min(max(self.actor.share.item(), 0.0), 1.0 - 1e-6)
@@ -106,12 +98,6 @@ class ActingNetwork:
 
     def _takes(self, observations: Observations) -> bool:
         return not isinstance(observations, dict) and len(observations) <= self.most_rows
-
-    def _flat(self, observations: Observations) -> np.ndarray:
-        assert isinstance(observations, np.ndarray)
-        flat: np.ndarray = observations.reshape(len(observations), -1)
-        # SB3 one-hot encodes a number, and that picks a row
-        return flat[:, 0] if isinstance(self.space, spaces.Discrete) else flat.astype(np.float32)
 
     def _complete(self, outputs: np.ndarray, source_actions: np.ndarray) -> np.ndarray:
         """As ``CAPSPolicy.complete`` does."""
@@ -128,36 +114,30 @@ class ActingNetwork:
         network = self.network
         return (
             type(network) is OptionQNetwork
+            and network.device.type == "cpu"
             and type(network.features_extractor) is FlattenExtractor
-            and isinstance(self.space, (spaces.Box, spaces.Discrete))
-            and not is_image_space(self.space)
-            and _are_plain([*network.q_net, *self._termination_layers()])
-            and type(network.q_net[-1]) is nn.Linear
             # A number picks a row of the first matrix, and there has to be a hidden layer for both heads to share
             and type(network.q_net[0]) is nn.Linear
             and len(network.q_net) > 1
-            and not _is_hooked(network)
+            and runs_as_arrays([*network.q_net, *self._termination_layers()], self.space)
+            and is_as_built(network)
         )
-
-
-def _are_plain(layers: Iterable[nn.Module]) -> bool:
-    return all(
-        type(layer) in ACTIVATIONS
-        or (type(layer) is nn.Linear and all(each.is_cpu and each.dtype == th.float32 for each in layer.parameters()))
-        for layer in layers
-    )
-
-
-def _is_hooked(network: nn.Module) -> bool:
-    return any(
-        module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module) for module in network.modules()
-    )
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
     """:return: probabilities, which do not overflow"""
     weights: np.ndarray = np.exp(logits - logits.max(axis=1, keepdims=True))
     return weights / weights.sum(axis=1, keepdims=True)
+
+
+def draw(weights: np.ndarray, uniform: np.ndarray) -> np.ndarray:
+    """
+    :param weights: of shape (draws, options)
+    :param uniform: for each draw a number from 0 to below 1
+    :return: for each an option, as likely as its weight is high
+    """
+    ends = weights.cumsum(axis=1)
+    return (uniform[:, None] * ends[:, -1:] >= ends).sum(axis=1)
 
 
 def sigmoid(values: np.ndarray) -> np.ndarray:
@@ -168,7 +148,7 @@ def sigmoid(values: np.ndarray) -> np.ndarray:
 def _layer(layer: nn.Module) -> Layer:
     if isinstance(layer, nn.Linear):
         return partial(_linear, layer.weight.detach().numpy().T, layer.bias.detach().numpy())
-    return ACTIVATIONS[type(layer)]
+    return ARRAY_ACTIVATIONS[type(layer)]
 
 
 def _linear(weight: np.ndarray, bias: np.ndarray, values: np.ndarray) -> np.ndarray:

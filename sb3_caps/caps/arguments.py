@@ -51,13 +51,12 @@ class Termination:
 
     :param learning_rate: None to learn the β of every option in every state from replayed batches, together with the
         values; a number for the paper's online step of the active option, with this fixed rate
-    :param regularization: ρ of the online step, and the margin of interrupting execution: a source is left where
-        another option is better by more than this, in units of the returns (of the rewards without
-        ``normalize_returns``)
+    :param regularization: ρ of the online step, and the margin of interrupting execution: a source stops when another
+        option is better by more than this, in units of the returns (of the rewards without ``normalize_returns``)
     :param initial: β at the start, one number or one for sources and one for primitives
     :param target: β in the targets of the option values: one for all, one for sources and one for primitives, or a
-        function of the remaining progress. Low values keep the values of options apart and follow a source for long;
-        1 makes a primitive option one action. None for the β that options end by, the paper's.
+        function of the remaining progress. With low values, the values of options stay apart and sources are followed
+        for long. With 1, a primitive option is one action. None uses the learned β, as in the paper.
     """
 
     learning_rate: float | None = None
@@ -92,15 +91,15 @@ class Termination:
 @dataclass(frozen=True)
 class Actor:
     """
-    ``actor_kwargs``: how the actor learns, a policy over actions that begins with the sources' own and is moved by
-    advantages. Action gaps are tiny beside values, so that whatever takes a maximum over learned values chooses by
-    noise for a long time; standardised advantages tell actions apart from the start.
+    ``actor_kwargs``: how the actor learns, a policy over actions that starts from the sources and follows advantages.
+    Differences between actions are tiny compared with their values. A maximum over learned values therefore chooses by
+    noise for a long time, while standardised advantages show the differences from the start.
 
-    :param learning_rate: of the actor and of its values of states
-    :param softness: how random the actor is at the start: it takes any action with this probability, and that of a
-        source with the rest. What is sharp does not learn.
-    :param interval: its own steps from one round of updates to the next
-    :param window: from how many of the latest steps it learns, of whoever did them
+    :param learning_rate: of the actor and of its state values
+    :param softness: how random the actor is at the start: the probability of a random action in place of a source's.
+        A policy without randomness cannot learn.
+    :param interval: how many of its own steps there are between two rounds of updates
+    :param window: how many of the latest steps it learns from, whoever took them
     :param n_epochs: how often each of them is used in a round
     :param batch_size: steps in each gradient step
     :param clip_range: how far a probability may move in a round, as a share
@@ -111,13 +110,13 @@ class Actor:
 
     learning_rate: float = 7e-4
     softness: float = 0.5
-    interval: int = 256
+    interval: int = 512
     window: int = 2048
     n_epochs: int = 4
     batch_size: int = 64
     clip_range: float = 0.2
     target_kl: float = 0.03
-    trace: float = 0.98
+    trace: float = 0.95
     max_grad_norm: float = 0.5
 
     def __post_init__(self) -> None:
@@ -160,9 +159,6 @@ def check_arguments(model: "CAPS") -> None:
             f"epsilon_greedy, not {model.exploration!r}."
         )
     _check_replacements(model)
-    for name in ("safe", "normalize_returns"):
-        if not isinstance(getattr(model, name), bool):
-            raise ValueError(f"{name} must be True or False, not {getattr(model, name)!r}.")
     if model.termination is not None and model.termination_kwargs.get("target") is not None:
         raise ValueError("Pass termination, which fixes β everywhere, or termination_kwargs['target'], not both.")
 

@@ -10,8 +10,9 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 from stable_baselines3.common.preprocessing import is_image_space
+from stable_baselines3.common.torch_layers import MlpExtractor
 from stable_baselines3.common.type_aliases import GymEnv, Schedule
-from stable_baselines3.common.utils import get_parameters_by_name, polyak_update
+from stable_baselines3.common.utils import get_parameters_by_name
 from torch.nn import functional as F
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
@@ -19,7 +20,7 @@ from sb3_caps.caps.arguments import DQN_DEFAULTS, VECTOR_DEFAULTS, Actor, Termin
 from sb3_caps.caps.collector import OptionCollector
 from sb3_caps.caps.exploration import Exploration
 from sb3_caps.caps.losses import actor_loss, option_loss, option_targets, termination_loss, vtrace
-from sb3_caps.caps.networks import OptionEstimates
+from sb3_caps.caps.networks import ActorLayers, OptionEstimates
 from sb3_caps.caps.policies import CAPSPolicy, CnnPolicy, MlpPolicy, MultiInputPolicy, OptionState
 from sb3_caps.caps.reports import ReuseReports
 from sb3_caps.caps.selection import Selection
@@ -28,7 +29,7 @@ from sb3_caps.replay.batches import part
 from sb3_caps.replay.buffers import OptionReplayBuffer
 from sb3_caps.replay.type_aliases import OptionReplayBufferSamples
 from sb3_caps.reuse.selectors import Selector
-from sb3_caps.sources.evaluate import layers_of
+from sb3_caps.sources.evaluate import ELEMENTWISE, layers_of
 
 # Beside the loss of the values: β must not decide how far a step of all goes when its gradient is clipped
 TERMINATION_WEIGHT = 0.1
@@ -40,22 +41,22 @@ class CAPS(ReuseReports, OptionCollector):
     """
     Context-Aware Policy Reuse (CAPS)
 
-    Learns when to reuse which source policy for a new task, and when to stop: option values over source policies
-    and one primitive option for each action, with learned terminations.
+    Learns when to reuse which source policy for a new task, and when to stop. Source policies and single actions are
+    options. CAPS learns a value and a termination for each of them.
 
     Paper: Li, Gu, Zhu and Zhang: Context-Aware Policy Reuse, AAMAS 2019, https://arxiv.org/abs/1806.03793
-    It builds on SB3's DQN, an off-policy algorithm. Beside the values of options it learns an actor, a policy over the
-    same options that is moved by advantages; whole episodes tell which of sources, actor and values to act by.
+    It builds on SB3's DQN, an off-policy algorithm. In addition to option values it learns an actor, a policy over the
+    same options that follows advantages. The returns of whole episodes decide whether sources, actor or values act.
     ``CAPS(policy, env, source_policies=[...])`` is what we recommend for any task.
-    ``CAPS(policy, env, source_policies=[...], **PAPER)`` is the paper. Where None is the default, images are learned as
-    by DQN (``DQN_DEFAULTS``), all else faster and with a soft target (``VECTOR_DEFAULTS``).
+    ``CAPS(policy, env, source_policies=[...], **PAPER)`` is the paper's algorithm. Arguments whose default is None
+    depend on the observations: DQN's for images (``DQN_DEFAULTS``), else ``VECTOR_DEFAULTS``, which learn faster.
 
     :param policy: The policy model to use (MlpPolicy, CnnPolicy, MultiInputPolicy)
     :param env: The environment to learn from (if registered in Gym, can be str)
     :param learning_rate: The learning rate of the option values, or a function of the remaining progress (1 to 0)
     :param buffer_size: size of the replay buffer
-    :param learning_starts: how many steps of the model to collect transitions for before learning starts:
-        until then actions are random
+    :param learning_starts: how many steps to collect transitions for before learning starts; until then actions are
+        random
     :param batch_size: Minibatch size for each gradient update, in steps
     :param tau: the soft update coefficient ("Polyak update", between 0 and 1) default 1 for hard update
     :param gamma: the discount factor
@@ -64,7 +65,7 @@ class CAPS(ReuseReports, OptionCollector):
         ``-1`` for as many as steps were done in the environment
     :param replay_buffer_class: Replay buffer class to use, a subclass of ``OptionReplayBuffer``
     :param replay_buffer_kwargs: Keyword arguments to pass to the replay buffer on creation. Half of the sequences are
-        drawn by their errors; ``{"prioritized_share": 0}`` draws all of them alike.
+        drawn by their errors; ``{"prioritized_share": 0}`` draws all of them uniformly.
     :param optimize_memory_usage: Enable a memory efficient variant of the replay buffer
     :param n_steps: Must be 1: see ``sequence_length`` for longer backups
     :param target_update_interval: update the target network every ``target_update_interval`` environment steps
@@ -90,15 +91,15 @@ class CAPS(ReuseReports, OptionCollector):
     :param exploration: How the values of options explore: ``"steps"`` draws actions, ``"terminations"``, the paper's,
         draws options that run until they terminate. Or a function with the parameters of ``epsilon_greedy``
     :param actor_kwargs: How the actor learns, see ``Actor``
-    :param selection_kwargs: How episodes are given to sources and learners, see ``Selection``
-    :param normalize_returns: Whether to learn in units of the largest return seen, so that nothing depends on the
-        scale of the rewards
-    :param safe: Whether whole episodes of training tell what to act by: a source, the actor or the values of options,
-        these as they are or as they were at their best. Without, the values of options explore and act, as in the paper
-    :param selector_class: What chooses who acts in each episode, a subclass of ``Selector``; None for the one that
-        ``safe`` says
-    :param loss_fn: The loss of the option values: one of ``torch.nn.functional``, Huber's by default, or any function
-        that is called as they are
+    :param selection_kwargs: How episodes are shared out between sources and learners, see ``Selection``
+    :param normalize_returns: Whether to learn in units of the largest return seen, so that the scale of the rewards
+        does not matter
+    :param safe: Whether to act by what did best in whole episodes of training: a source, the actor or the option
+        values, with the latest networks or the best ones. Otherwise option values explore and act, as in the paper
+    :param selector_class: Chooses who acts in each episode, a subclass of ``Selector``; None for the one that ``safe``
+        stands for
+    :param loss_fn: The loss of the option values: Huber's by default, or any function with the parameters of those in
+        ``torch.nn.functional``
     :param _init_setup_model: Whether or not to build the network at the creation of the instance
     """
 
@@ -206,6 +207,10 @@ class CAPS(ReuseReports, OptionCollector):
             super()._setup_model()
 
     def _policy_arguments(self) -> dict[str, Any]:
+        if self._actor_arch is None:
+            # It can begin as a source of that shape
+            networks = (source.network for source in self.options.sources)
+            self._actor_arch = next((_arch(each) for each in networks if isinstance(each, ActorCriticPolicy)), None)
         return {
             "options": self.options,
             "termination": self.termination,
@@ -214,6 +219,7 @@ class CAPS(ReuseReports, OptionCollector):
             "margin": self._termination.regularization,
             "gate": self.gate,
             "actor_learning_rate": self._actor.learning_rate,
+            "actor_arch": self._actor_arch,
         }
 
     def _buffer_arguments(self) -> dict[str, Any]:
@@ -240,11 +246,12 @@ class CAPS(ReuseReports, OptionCollector):
         average = self.policy.q_net_average
         # Listed once: to walk through modules takes a tenth of a step
         self._trained_parameters = list(self.q_net.parameters())
+        self._target_parameters = list(self.q_net_target.parameters())
         self._average_parameters: list[th.nn.Parameter] = [] if average is None else list(average.parameters())
         self._average_stats: list[th.Tensor] = [] if average is None else get_parameters_by_name(average, ["running_"])
 
     def _excluded_save_params(self) -> list[str]:
-        listed = ["_trained_parameters", "_average_parameters", "_average_stats"]
+        listed = ["_trained_parameters", "_target_parameters", "_average_parameters", "_average_stats"]
         return [*super()._excluded_save_params(), *listed]
 
     def train(self, gradient_steps: int, batch_size: int = 100) -> None:
@@ -267,7 +274,7 @@ class CAPS(ReuseReports, OptionCollector):
             th.nn.utils.clip_grad_norm_(self._trained_parameters, self.max_grad_norm)
             self.policy.optimizer.step()
 
-            taken = (replay_data.actions + self.options.n_sources)[..., None]
+            taken = (replay_data.actions + replay_data.option_actions.shape[1])[..., None]
             errors = (targets - estimates.values.detach()).gather(2, taken)[..., 0].abs()
             self.replay_buffer.update_priorities(replay_data, errors.cpu().numpy())
 
@@ -288,10 +295,9 @@ class CAPS(ReuseReports, OptionCollector):
         :return: sequences, with rewards in the unit of returns, and without what is disabled
         """
         replay_data = self.replay_buffer.sample(batch_size, env=self._vec_normalize_env)
-        if self.normalize_returns:
-            replay_data = replay_data._replace(rewards=self._scale.normalize(replay_data.rewards))
-        if self.gate.disabled:
-            replay_data = replay_data._replace(learned=replay_data.learned & ~self.policy.disabled())
+        replay_data = replay_data._replace(rewards=self._scale.normalize(replay_data.rewards))
+        if (disabled := self.policy.disabled()) is not None:
+            replay_data = replay_data._replace(learned=replay_data.learned & ~disabled)
         return replay_data
 
     def _update_average(self, gradient_steps: int) -> None:
@@ -303,8 +309,9 @@ class CAPS(ReuseReports, OptionCollector):
         share = max(1.0 - (1.0 - self.policy.averaging) ** gradient_steps, gradient_steps / self._n_updates)
         with th.no_grad():
             get_ema_multi_avg_fn(1.0 - share)(self._average_parameters, self._trained_parameters, None)
-        # The statistics of batch normalization are averages already, as DQN treats them too
-        polyak_update(self.batch_norm_stats, self._average_stats, 1.0)
+            # The statistics of batch normalization are averages already, as DQN treats them too
+            for stat, own in zip(self._average_stats, self.batch_norm_stats, strict=True):
+                stat.copy_(own)
 
     def _compute_loss(
         self, replay_data: OptionReplayBufferSamples, estimates: OptionEstimates, targets: th.Tensor
@@ -331,10 +338,10 @@ class CAPS(ReuseReports, OptionCollector):
         """
         if self.termination is not None or self._online_termination is not None:
             return 0.0
-        mask, action_masks = replay_data.mask, replay_data.action_masks
-        sources = replay_data.option_actions[: mask.numel()].reshape(*mask.shape, self.options.n_sources)
+        mask, shape = replay_data.mask, (len(replay_data.mask) + 1, *replay_data.mask.shape[1:], -1)
+        sources, action_masks = replay_data.option_actions.reshape(shape)[:-1], replay_data.action_masks
         if action_masks is not None:
-            action_masks = action_masks[: mask.numel()].reshape(*mask.shape, self.options.n_actions)
+            action_masks = action_masks.reshape(shape)[:-1]
         return TERMINATION_WEIGHT * termination_loss(
             estimates.termination_logits, estimates.values, sources, self.policy.disabled(), mask, action_masks
         )
@@ -347,40 +354,36 @@ class CAPS(ReuseReports, OptionCollector):
         :return: the estimates and the targets of Q_O(s, ·), all of shape (length, sequences, options)
         """
         length, n_sequences = replay_data.mask.shape
-        shape = (length, n_sequences, len(self.options))
+        shape = (length + 1, n_sequences, -1)
         observations, option_actions = replay_data.observations, replay_data.option_actions
-        # The successor of a step is the next step of its sequence: only that of the last one is seen here
-        steps = length * n_sequences
-        next_allowed = None if replay_data.allowed is None else replay_data.allowed[n_sequences:]
-        values, logits = self.policy.evaluate(part(observations, 0, steps), option_actions[:steps])
+        values, logits = (each.reshape(shape) for each in self.policy.evaluate(observations, option_actions))
+        # The successor of a step is the next step of its sequence: the first one is none
+        allowed = None
+        if replay_data.action_masks is not None:
+            allowed = th.cat([option_actions >= 0, replay_data.action_masks], dim=1).reshape(shape)[1:]
         with th.no_grad():
-            last = self.policy.evaluate(part(observations, steps), option_actions[steps:])
-            next_values = th.cat([values[n_sequences:], last.values])
-            next_beta = self._target_terminations(lambda: th.cat([logits[n_sequences:], last.termination_logits]))
-            target_values = self.policy.evaluate(
-                part(observations, n_sequences), option_actions[n_sequences:], self.q_net_target
-            ).values
+            following = part(observations, n_sequences), option_actions[n_sequences:]
             targets = option_targets(
                 replay_data,
                 self.gamma,
-                next_greedy=self.policy.greedy_options(next_values, next_allowed).reshape(shape[:2]),
-                next_values=target_values.reshape(shape),
-                next_terminations=next_beta.expand(len(next_values), -1).reshape(shape),
-                next_allowed=None if next_allowed is None else next_allowed.reshape(shape),
+                next_greedy=self.policy.greedy_options(values[1:], allowed),
+                next_values=self.policy.evaluate(*following, self.q_net_target).values.reshape(values[1:].shape),
+                next_terminations=self._target_terminations(logits[1:]),
+                next_allowed=allowed,
             )
-        return OptionEstimates(values[:steps].reshape(shape), logits[:steps].reshape(shape)), targets
+        return OptionEstimates(values[:-1], logits[:-1]), targets
 
-    def _target_terminations(self, logits: Callable[[], th.Tensor]) -> th.Tensor:
+    def _target_terminations(self, logits: th.Tensor) -> th.Tensor:
         """
-        :param logits: β before the logistic function, of shape (states, options)
+        :param logits: β before the logistic function, of shape (..., options)
         :return: β for the targets: that of options, or what ``termination_kwargs`` says, the same in all states
         """
         target = self._termination.target
         if target is None or self.termination is not None:
-            return th.sigmoid(logits())
+            return th.sigmoid(logits)
         both = target if isinstance(target, tuple) else (self._scheduled_value("target_termination"),) * 2
         n_sources, n_actions = self.options.n_sources, self.options.n_actions
-        return th.tensor([both[0]] * n_sources + [both[1]] * n_actions, device=self.device)
+        return logits.new_tensor([both[0]] * n_sources + [both[1]] * n_actions).expand(logits.shape)
 
     def _start_actor(self, source_chances: np.ndarray) -> None:
         """
@@ -389,18 +392,24 @@ class CAPS(ReuseReports, OptionCollector):
         :param source_chances: how likely each source is the best one, and at last how likely random actions are
         """
         chances = source_chances[:-1]
-        self.policy.actor.start_from((1.0 - self._actor.softness) * chances, self._layers_of_best_source(chances))
+        unit = self._scale.value if self.normalize_returns and self._scale.value > 0 else 1.0
+        self.policy.actor.start_from((1.0 - self._actor.softness) * chances, self._best_layers(source_chances), unit)
         # The values come first, from whole episodes: advantages by an untrained network are noise
         self._train_actor(values_alone=True)
         # At last: Ctrl-C before that, and it begins again
         super()._start_actor(source_chances)
 
-    def _layers_of_best_source(self, chances: np.ndarray) -> list[th.nn.Module]:
-        """:return: the layers of the best source, none where it is not an actor that sees what ours sees"""
-        if not len(chances) or self._vec_normalize_env is not None:
-            return []
-        network = self.options.sources[int(chances.argmax())].network
-        return (layers_of(network) if isinstance(network, ActorCriticPolicy) else None) or []
+    def _best_layers(self, chances: np.ndarray) -> ActorLayers | None:
+        """:return: the layers of the best source, None where it is not an actor-critic that sees what ours sees"""
+        best = int(chances.argmax())
+        if best >= self.options.n_sources or self._vec_normalize_env is not None:
+            return None
+        network: Any = self.options.sources[best].network
+        layers = layers_of(network) if isinstance(network, ActorCriticPolicy) else None
+        if layers is None:
+            return None
+        own = [layer for layer in layers if not isinstance(layer, th.nn.Flatten)]
+        return ActorLayers(own, [*network.mlp_extractor.value_net, network.value_net])
 
     def _train_actor(self, values_alone: bool = False) -> None:
         """
@@ -491,7 +500,7 @@ class CAPS(ReuseReports, OptionCollector):
         if action_masks is None and self._has_action_masks and not self._warned_of_masks:
             self._warned_of_masks = True
             warnings.warn(
-                "The environments have action masks and predict got none, so that it may do what is not allowed: pass "
+                "The environments have action masks and predict got none, so it may do what is not allowed: pass "
                 "action_masks, or evaluate with_masks(model, env).",
                 stacklevel=2,
             )
@@ -500,6 +509,17 @@ class CAPS(ReuseReports, OptionCollector):
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
         return ["policy", "policy.optimizer", "policy.termination_optimizer", "policy.actor_optimizer"], []
+
+
+def _arch(policy: ActorCriticPolicy) -> dict[str, Any] | None:
+    """:return: the hidden layers of an actor-critic, see ``ResidualActor``; None for what is built otherwise"""
+    if type(policy.mlp_extractor) is not MlpExtractor or policy.activation_fn not in ELEMENTWISE:
+        return None
+    networks = {"pi": policy.mlp_extractor.policy_net, "vf": policy.mlp_extractor.value_net}
+    units = {
+        name: [each.out_features for each in net if isinstance(each, th.nn.Linear)] for name, net in networks.items()
+    }
+    return {**units, "activation_fn": policy.activation_fn.__name__}
 
 
 def _has_images(env: GymEnv | str | None) -> bool:

@@ -1,22 +1,23 @@
 """The collection of experience by acting through options: choose, step, store, tell the ledger."""
 
+from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch as th
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.noise import ActionNoise
-from stable_baselines3.common.type_aliases import MaybeCallback, RolloutReturn, TrainFreq
+from stable_baselines3.common.type_aliases import RolloutReturn, TrainFreq
 from stable_baselines3.common.utils import obs_as_tensor, should_collect_more_steps
 from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.dqn.dqn import DQN
 
 from sb3_caps.caps.acting import ActingNetwork
 from sb3_caps.caps.exploration import Exploration, RandomStretches, epsilon_greedy
-from sb3_caps.caps.gate import ACTOR, BEST, EXPLORING, LEARNERS, MIXING, OPTIONS, RANDOM, SAMPLED_ACTOR, Gate
+from sb3_caps.caps.gate import ACTOR, BEST, EXPLORING, LEARNERS, MIXING, OPTIONS, RANDOM, Gate
 from sb3_caps.caps.networks import OptionQNetwork
 from sb3_caps.caps.policies import CAPSPolicy
 from sb3_caps.caps.selection import AlwaysSelector, CAPSSelector, Selection
@@ -29,10 +30,12 @@ from sb3_caps.reuse.growth import GrowingSources
 from sb3_caps.reuse.options import OptionSet, SourceStates
 from sb3_caps.reuse.scale import ReturnScale
 from sb3_caps.reuse.selectors import Selector
-from sb3_caps.sources import Observations
-from sb3_caps.sources.masks import check_action_masks, random_actions
+from sb3_caps.sources.act import by_key
+from sb3_caps.sources.masks import random_actions
 
 CALL_AND_RETURN = OptionExecution("call-and-return")
+# From environments, and whether learning has not begun, to the options to follow there and log μ(a|s)
+Role: TypeAlias = Callable[[np.ndarray, bool], tuple[Any, Any]]
 
 
 class OptionCollector(GrowingSources, PolicyReuseAlgorithm):
@@ -60,6 +63,9 @@ class OptionCollector(GrowingSources, PolicyReuseAlgorithm):
     _last_obs: Any
     _last_episode_starts: np.ndarray
     _selection: Selection
+    # Those of the network and of its target, listed once
+    _trained_parameters: list[th.Tensor]
+    _target_parameters: list[th.Tensor]
     # ρ of β's online step, None where β is learned from replayed batches or fixed
     _online_termination: float | None
 
@@ -71,13 +77,13 @@ class OptionCollector(GrowingSources, PolicyReuseAlgorithm):
         self._last_options = np.zeros(0, dtype=np.int64)
         self._last_option_actions = np.zeros((0, 0), dtype=np.int64)
         self._last_source_states: SourceStates = ()
-        # Which actions are allowed there, None where the environments do not tell
-        self._last_action_masks: np.ndarray | None = None
         self._tracker = EpisodeTracker(0, 1.0)
         self._stretches = RandomStretches(0)
         self._scale = ReturnScale(self.gamma, 0)
         self._actor_steps = 0
         self._actor_started = False
+        # The shape of the actor's layers, as the first model had it
+        self._actor_arch: dict[str, Any] | None = None
 
     def _setup_model(self) -> None:
         super()._setup_model()
@@ -136,19 +142,11 @@ class OptionCollector(GrowingSources, PolicyReuseAlgorithm):
                 self._last_option_actions[~np.take_along_axis(masks, taken[:, None], axis=1)[:, 0], i] = -1
         self._last_source_states = tuple(states)
 
-    def _setup_learn(
-        self,
-        total_timesteps: int,
-        callback: MaybeCallback = None,
-        reset_num_timesteps: bool = True,
-        tb_log_name: str = "run",
-        progress_bar: bool = False,
-    ) -> tuple[int, BaseCallback]:
+    def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
         # Our buffer keeps what followed the last step, so SB3 need not cut the last trajectory off
-        optimize_memory_usage = self.optimize_memory_usage
-        self.optimize_memory_usage = False
+        optimize_memory_usage, self.optimize_memory_usage = self.optimize_memory_usage, False
         try:
-            return super()._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
+            return super()._setup_learn(*args, **kwargs)
         finally:
             self.optimize_memory_usage = optimize_memory_usage
 
@@ -160,13 +158,12 @@ class OptionCollector(GrowingSources, PolicyReuseAlgorithm):
             self._tracker.change_discount(discount, limit)
         self._setup_selector()
         self._scale.gamma = self.gamma
-        if not self.normalize_returns:
-            # Nobody adds up what is paid
-            self._scale.reset(self.n_envs)
+        self._rescale(self._scale.use(self.normalize_returns))
         # Where the environments were reset, new episodes begin
         if len(self._last_options) != self.n_envs or self._was_reset:
             self._last_options = np.zeros(self.n_envs, dtype=np.int64)
             self._last_source_states = self.options.initial_states()
+            self._last_action_masks = self._action_masks()
             self._last_option_actions = self._query_sources(self._original_observations(), starts)
             self._tracker = EpisodeTracker(self.n_envs, discount, limit)
             self._stretches.reset(self.n_envs)
@@ -240,6 +237,18 @@ class OptionCollector(GrowingSources, PolicyReuseAlgorithm):
         callback.on_rollout_end()
         return RolloutReturn(n_steps * env.num_envs, n_episodes, continue_training=True)
 
+    def _on_step(self) -> None:
+        """As in DQN, but for all parameters in one call: to walk through modules takes longer than to move them."""
+        self._n_calls += 1
+        if self._n_calls % max(self.target_update_interval // self.n_envs, 1) == 0:
+            with th.no_grad():
+                th._foreach_mul_(self._target_parameters, 1.0 - self.tau)
+                th._foreach_add_(self._target_parameters, self._trained_parameters, alpha=self.tau)
+                for target, own in zip(self.batch_norm_stats_target, self.batch_norm_stats, strict=True):
+                    target.copy_(own)
+        self.exploration_rate = self.exploration_schedule(self._current_progress_remaining)
+        self.logger.record("rollout/exploration_rate", self.exploration_rate)
+
     def _choose(self, warm_up: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """
         Let the behaviour of each environment choose an option.
@@ -247,41 +256,49 @@ class OptionCollector(GrowingSources, PolicyReuseAlgorithm):
         :param warm_up: whether learning has not begun, so that what explores is random
         :return: the actions, the options that took them, and log μ(a|s), how likely that was
         """
-        options = np.zeros(self.n_envs, dtype=np.int64)
-        # What draws nothing is certain of its action
-        log_probs = np.zeros(self.n_envs, dtype=np.float32)
-        for behaviour, envs in self._cast.items():
-            if behaviour.is_source:
-                options[envs] = self.options.names.index(behaviour.name)
-            elif behaviour == RANDOM or (warm_up and behaviour in (EXPLORING, MIXING)):
-                options[envs], n_allowed = self._random(envs)
-                log_probs[envs] = -np.log(n_allowed)
-            elif behaviour in (EXPLORING, MIXING):
-                options[envs], log_probs[envs] = self._explore(self._acting, envs, mixing=behaviour == MIXING)
-            else:
-                networks = self._acting_best if behaviour in BEST.values() else self._acting
-                if behaviour in (OPTIONS, BEST[OPTIONS]):
-                    options[envs] = self._follow_values(*self._evaluate(networks, envs), envs)
-                else:
-                    rng = None if behaviour in (ACTOR, BEST[ACTOR]) else self.rng
-                    option_actions = rows_of(self._last_option_actions, envs)
-                    chosen, probabilities = self.policy.actor_options(
-                        networks, rows_of(self._last_obs, envs), option_actions, rng, self._masks(envs)
-                    )
-                    options[envs] = chosen
-                    if rng is not None:
-                        log_probs[envs] = np.log(probabilities)
+        options, log_probs = np.zeros(self.n_envs, dtype=np.int64), np.zeros(self.n_envs, dtype=np.float32)
+        for act, envs in self._cast.values():
+            options[envs], log_probs[envs] = act(envs, warm_up)
         actions = self._last_option_actions[np.arange(self.n_envs), options]
         if self._last_action_masks is not None and (actions < 0).any():
             # A source that acts alone and does what is not allowed there
             envs = np.flatnonzero(actions < 0)
-            options[envs], n_allowed = self._random(envs)
-            log_probs[envs] = -np.log(n_allowed)
+            options[envs], log_probs[envs] = self._act_at_random(envs)
             actions = self._last_option_actions[np.arange(self.n_envs), options]
         chosen = self._last_episode_starts | (options != self._last_options)
         self._use.add_step(options, chosen, self._last_option_actions == actions[:, None])
         self._last_options = options
         return actions, options, log_probs
+
+    def _role_of(self, behaviour: Behaviour) -> Role:
+        """:return: how a behaviour chooses options"""
+        if behaviour.is_source:
+            # What draws nothing is certain of its action
+            number = self.options.names.index(behaviour.name)
+            return lambda envs, warm_up: (number, 0.0)
+        if behaviour == RANDOM:
+            return self._act_at_random
+        if behaviour in (EXPLORING, MIXING):
+            return partial(self._explore, self._acting, mixing=behaviour == MIXING)
+        networks = self._acting_best if behaviour == BEST else self._acting
+        if behaviour in (OPTIONS, BEST):
+            return lambda envs, warm_up: (self._follow_values(*self._evaluate(networks, envs), envs), 0.0)
+        return partial(self._act_by_actor, networks, draws=behaviour != ACTOR)
+
+    def _act_at_random(self, envs: np.ndarray, warm_up: bool = False) -> tuple[np.ndarray, Any]:
+        """:return: options of random actions, and log μ(a|s)"""
+        options, n_allowed = self._random(envs)
+        return options, -np.log(n_allowed)
+
+    def _act_by_actor(
+        self, networks: ActingNetwork, envs: np.ndarray, warm_up: bool, draws: bool
+    ) -> tuple[np.ndarray, Any]:
+        """:return: the options that the actor chooses, and log μ(a|s)"""
+        option_actions = rows_of(self._last_option_actions, envs)
+        chosen, probabilities = self.policy.actor_options(
+            networks, rows_of(self._last_obs, envs), option_actions, self.rng if draws else None, self._masks(envs)
+        )
+        return chosen, np.log(probabilities) if draws else 0.0
 
     def _evaluate(self, networks: ActingNetwork, envs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """:return: the values of options and their β in these environments, among those that are allowed"""
@@ -309,15 +326,20 @@ class OptionCollector(GrowingSources, PolicyReuseAlgorithm):
         execution, active, starts = self._execution, self._last_options[envs], self._last_episode_starts[envs]
         return execution.next_options(active, starts, execution.ends(values, beta), execution.greedy_options(values))
 
-    def _explore(self, acting: ActingNetwork, envs: np.ndarray, mixing: bool) -> tuple[np.ndarray, np.ndarray]:
+    def _explore(
+        self, acting: ActingNetwork, envs: np.ndarray, warm_up: bool, mixing: bool
+    ) -> tuple[np.ndarray, np.ndarray]:
         """
         Explore by the values of options.
 
         :param acting: the latest networks
         :param envs: the environments
+        :param warm_up: whether learning has not begun
         :param mixing: whether with stretches of sources
         :return: the options, and log μ(a|s), NaN where that is not known
         """
+        if warm_up:
+            return self._act_at_random(envs)
         if self.exploration == "terminations":
             return self._explore_until_they_end(acting, envs), np.full(len(envs), np.nan)
         # As long as nothing was found there is nothing to exploit
@@ -381,8 +403,9 @@ class OptionCollector(GrowingSources, PolicyReuseAlgorithm):
         n_sources = self.options.n_sources
         original: Any = new_obs if self._vec_normalize_env is None else self._vec_normalize_env.get_original_obs()
         truncated = [i for i in np.flatnonzero(dones).tolist() if infos[i].get("TimeLimit.truncated", False)]
-        masks, masks_at_ends = self._last_action_masks, self._masks_after_truncation(truncated, infos)
-        arrived = self._actions_after_truncation(original, truncated, infos, masks_at_ends)
+        masks, self._last_action_masks = self._last_action_masks, self._action_masks()
+        next_masks = self._masks_where_steps_led(infos)
+        arrived = self._actions_after_truncation(original, truncated, infos, next_masks)
         before, after = self._last_option_actions, self._query_sources(original, dones)
         # The buffer keeps what sources do where an episode was cut off, and acting goes on from the new one
         following = after.copy() if arrived else after
@@ -394,38 +417,20 @@ class OptionCollector(GrowingSources, PolicyReuseAlgorithm):
             log_probs=log_probs,
             option_actions=before[:, :n_sources],
             next_option_actions=following[:, :n_sources],
+            action_masks=masks,
+            next_action_masks=next_masks,
         )
-        if self._last_action_masks is not None and masks_at_ends is not None:
-            next_masks = self._last_action_masks.copy()
-            next_masks[truncated] = masks_at_ends[truncated]
-            add = partial(add, action_masks=masks, next_action_masks=next_masks)
         # SB3 knows the observations that episodes ended in, and those before normalisation
         DQN._store_transition(self, SimpleNamespace(add=add), actions, new_obs, rewards, dones, infos)  # type: ignore[arg-type]
         self._last_episode_starts, self._last_option_actions = dones, after
 
     def _query_sources(self, observations: Any, starts: np.ndarray) -> np.ndarray:
         """:return: what each option does in observations that the environments have just emitted"""
-        self._last_action_masks = self._action_masks()
         emitted = self.options.as_emitted(observations)
         option_actions, self._last_source_states = self.options.actions(
             emitted, self._last_source_states, starts, self._last_action_masks, self.rng
         )
         return option_actions
-
-    def _masks_after_truncation(self, truncated: list[int], infos: list[dict[str, Any]]) -> np.ndarray | None:
-        """
-        :param truncated: which episodes were
-        :param infos: what the environments told
-        :return: which actions are allowed where episodes were truncated: all, but for what ``infos`` tell by
-            Gymnasium's ``"action_mask"``, as the environments are in their next episode. None where they have no masks.
-        """
-        if not self._has_action_masks:
-            return None
-        masks = np.ones((self.n_envs, self.options.n_actions), dtype=bool)
-        for i in truncated:
-            if "action_mask" in infos[i]:
-                masks[i] = check_action_masks(infos[i]["action_mask"], 1, self.options.n_actions)
-        return masks
 
     def _actions_after_truncation(
         self, original: Any, truncated: list[int], infos: list[dict[str, Any]], masks: np.ndarray | None
@@ -440,7 +445,7 @@ class OptionCollector(GrowingSources, PolicyReuseAlgorithm):
         """
         if not truncated or not self.options.n_sources:
             return {}
-        observations = {key: value.copy() for key, value in _by_key(original).items()}
+        observations = {key: value.copy() for key, value in by_key(original).items()}
         for i in truncated:
             # As SB3 has it: the first observation of the next episode where none is told
             terminal = infos[i].get("terminal_observation")
@@ -448,7 +453,7 @@ class OptionCollector(GrowingSources, PolicyReuseAlgorithm):
                 continue
             if self._vec_normalize_env is not None:
                 terminal = self._vec_normalize_env.unnormalize_obs(terminal)
-            for key, value in _by_key(terminal).items():
+            for key, value in by_key(terminal).items():
                 observations[key][i] = value
         emitted = self.options.as_emitted(observations if isinstance(original, dict) else observations[None])
         starts = np.zeros(self.n_envs, dtype=bool)
@@ -459,11 +464,8 @@ class OptionCollector(GrowingSources, PolicyReuseAlgorithm):
         """
         Tell the ledger of episodes what was paid, the selector what came of those that ended, and begin new ones.
         """
-        if self.normalize_returns:
-            factor = self._scale.update(rewards, dones)
-            if factor != 1.0:
-                self.policy.rescale(factor)
-        self._actor_steps += sum(len(envs) for behaviour, envs in self._cast.items() if behaviour == SAMPLED_ACTOR)
+        self._rescale(self._scale.update(rewards, dones))
+        self._actor_steps += self.n_envs
         results = self._tracker.add(self._paid(rewards), dones)
         for result in results:
             self.selector.update(result)
@@ -472,15 +474,28 @@ class OptionCollector(GrowingSources, PolicyReuseAlgorithm):
         if None in self._tracker.behaviours:
             self._start_episodes()
 
+    def _rescale(self, factor: float) -> None:
+        """What was learned stays what it is in another unit."""
+        if factor != 1.0:
+            self.policy.rescale(factor)
+
     def _update_gate(self) -> None:
         """What ``predict`` acts by while training goes on, and the networks to keep."""
-        learner = self.selector.improved()
-        if learner is not None:
+        if self.selector.improved():
             self.policy.keep_best()
-            self.selector.keep(learner)
+            self.selector.keep()
+        if self._actor_started:
+            self._follow_actor()
         if not self._actor_started and (chances := self.selector.source_chances()) is not None:
             self._start_actor(chances)
         self._decide()
+
+    def _follow_actor(self) -> None:
+        """Keep the actor where it comes to be worth more than ever, and let it go back there where it has fallen."""
+        if self.selector.actor_rose():
+            self.policy.keep_peak()
+        elif self.selector.actor_fell():
+            self.policy.return_to_peak()
 
     def _decide(self) -> None:
         self.gate.disabled = self.selector.disabled
@@ -506,12 +521,12 @@ class OptionCollector(GrowingSources, PolicyReuseAlgorithm):
         for env, behaviour in enumerate(self._tracker.behaviours):
             assert behaviour is not None
             cast.setdefault(behaviour, []).append(env)
-        # Who acts where: it changes with episodes alone
-        self._cast = {behaviour: np.array(envs) for behaviour, envs in cast.items()}
         # What acts is made anew here too: a user may have put other layers into the networks
         self._execution = self.policy.execution
         self._acting = self.policy.acting()
-        self._acting_best = self.policy.acting(best=True) if cast.keys() & set(BEST.values()) else self._acting
+        self._acting_best = self.policy.acting(best=True) if BEST in cast else self._acting
+        # Who acts where, and how: it changes with episodes alone
+        self._cast = {behaviour: (self._role_of(behaviour), np.array(envs)) for behaviour, envs in cast.items()}
 
     def _excluded_save_params(self) -> list[str]:
         return [*super()._excluded_save_params(), "_cast", "_execution", "_acting", "_acting_best"]
@@ -541,7 +556,3 @@ class OptionCollector(GrowingSources, PolicyReuseAlgorithm):
         loss.backward()
         self.policy.termination_optimizer.step()
         self._use.add_termination_loss(loss.item() / int(arrived.sum()))
-
-
-def _by_key(observations: Observations) -> dict[Any, Any]:
-    return observations if isinstance(observations, dict) else {None: observations}

@@ -37,16 +37,6 @@ def epsilon_greedy(
     return np.where(rng.random(n_envs) < epsilon, random_actions(n_envs, n_options, rng, allowed), greedy)
 
 
-def draw(weights: np.ndarray, uniform: np.ndarray) -> np.ndarray:
-    """
-    :param weights: of shape (draws, options)
-    :param uniform: for each draw a number from 0 to below 1
-    :return: for each an option, as likely as its weight is high
-    """
-    ends = weights.cumsum(axis=1)
-    return (uniform[:, None] * ends[:, -1:] >= ends).sum(axis=1)
-
-
 class RandomStretches:
     """
     Stretches of source policies within the episodes of a learner.

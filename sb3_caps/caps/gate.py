@@ -13,9 +13,11 @@ OPTIONS, ACTOR, SAMPLED_ACTOR = Behaviour("options"), Behaviour("actor"), Behavi
 # random actions alone
 EXPLORING, MIXING, RANDOM = Behaviour("exploring"), Behaviour("mixing"), Behaviour("random")
 LEARNERS = (OPTIONS, ACTOR, SAMPLED_ACTOR)
-# The same three by the networks that did best so far
-BEST = {learner: Behaviour(f"best {learner.name}") for learner in LEARNERS}
-BUILT_IN = (*LEARNERS, *BEST.values(), EXPLORING, MIXING, RANDOM)
+# By the values of options, as they were when they did best
+BEST = Behaviour("best options")
+# The sampling actor when it was worth most: where it falls below that it goes back to it
+PEAK = Behaviour("peak actor")
+BUILT_IN = (*LEARNERS, BEST, PEAK, EXPLORING, MIXING, RANDOM)
 
 
 @dataclass

@@ -29,7 +29,7 @@ class LearnerOnly:
         controller = self.model.gate.controller
         if controller not in LEARNERS:
             latest: Any = copy(self.model.selector)
-            latest.sources, latest.kept = [], None
+            latest.sources, latest.kept = [], False
             controller = latest.decide()
         return controller if controller in LEARNERS else OPTIONS
 

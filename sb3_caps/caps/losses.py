@@ -75,7 +75,7 @@ def termination_loss(
     logits: th.Tensor,
     values: th.Tensor,
     source_actions: th.Tensor,
-    disabled: th.Tensor,
+    disabled: th.Tensor | None,
     mask: th.Tensor,
     action_masks: th.Tensor | None = None,
 ) -> th.Tensor:
@@ -88,26 +88,26 @@ def termination_loss(
     :param logits: β before the logistic function, of shape (length, sequences, options)
     :param values: Q_O(s, ·), of the same shape
     :param source_actions: the action of each source, of shape (length, sequences, sources), -1 where it is not known
-    :param disabled: which options are disabled, of shape (options,)
+    :param disabled: which options are disabled, of shape (options,), None where none is
     :param mask: which steps count, of shape (length, sequences)
     :param action_masks: which actions are allowed, of shape (length, sequences, actions); None for all. Nothing is
         learned of options that are not, and none of them is the best one.
     :return: cross entropy, in the mean over the steps
     """
-    n_sources = source_actions.shape[-1]
-    primitives = th.arange(values.shape[-1] - n_sources, device=values.device).expand(*mask.shape, -1)
-    actions = th.cat([source_actions.clamp(min=0), primitives], dim=2)
+    actions, known = source_actions.clamp(min=0), source_actions >= 0
+    values = values.detach() if disabled is None else values.detach().masked_fill(disabled, -th.inf)
+    of_sources, best = values.split([actions.shape[-1], values.shape[-1] - actions.shape[-1]], dim=-1)
     # That of an action is the value of the best option that takes it
-    values = values.detach().masked_fill(disabled, -th.inf)
-    values[..., :n_sources].masked_fill_(source_actions < 0, -th.inf)
-    best = th.full_like(values[..., n_sources:], -th.inf).scatter_reduce(2, actions, values, "amax")
-    known = th.cat([source_actions >= 0, th.ones_like(primitives, dtype=th.bool)], dim=2)
-    if action_masks is not None:
+    best = best.scatter_reduce(2, actions, of_sources.masked_fill(~known, -th.inf), "amax")
+    if action_masks is None:
+        known = F.pad(known, (0, best.shape[-1]), value=True)
+    else:
         best = best.masked_fill(~action_masks, -th.inf)
-        known &= action_masks.gather(2, actions)
-    worse = (best < best.max(dim=-1, keepdim=True).values).gather(2, actions)
-    losses = F.binary_cross_entropy_with_logits(logits, worse.to(logits.dtype), reduction="none")
-    return (losses * (known & mask[..., None])).sum() / mask.sum()
+        known = th.cat([known & action_masks.gather(2, actions), action_masks], dim=2)
+    worse = best < best.amax(dim=-1, keepdim=True)
+    worse = th.cat([worse.gather(2, actions), worse], dim=2).to(logits.dtype)
+    counts = (known & mask[..., None]).to(logits.dtype)
+    return F.binary_cross_entropy_with_logits(logits, worse, counts, reduction="sum") / mask.sum()
 
 
 def vtrace(

@@ -1,6 +1,6 @@
 """The network of CAPS: option values Q_O and terminations β, two heads on the same layers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,16 +47,12 @@ def add_action_values(outputs: th.Tensor, option_actions: th.Tensor) -> th.Tenso
     :return: the same, with the output of the action added to that of each source. What is learned of a source does not
         reach that of the action: following a bad source would teach that its first action is bad.
     """
-    n_sources = option_actions.shape[-1]
-    sources, primitives = outputs[..., :n_sources], outputs[..., n_sources:]
-    actions = primitives.detach()
+    actions = outputs.detach()[..., option_actions.shape[-1] :]
+    taken = actions.gather(-1, option_actions.clamp(min=0))
     unknown = option_actions < 0
     if unknown.any():
-        taken = actions.gather(-1, option_actions.clamp(min=0))
         taken = th.where(unknown, actions.min(dim=-1, keepdim=True).values, taken)
-    else:
-        taken = actions.gather(-1, option_actions)
-    return th.cat([sources + taken, primitives], dim=-1)
+    return outputs + F.pad(taken, (0, actions.shape[-1]))
 
 
 class OptionQNetwork(QNetwork):
@@ -113,7 +109,8 @@ class OptionQNetwork(QNetwork):
             hidden = layer(hidden)
         values, frozen = last(hidden), hidden.detach()
         if self.n_shared and th.is_grad_enabled():
-            values = th.cat([last(frozen)[:, : self.n_shared], values[:, self.n_shared :]], dim=1)
+            is_source = th.arange(values.shape[1], device=values.device) < self.n_shared
+            values = th.where(is_source, last(frozen), values)
         return OptionEstimates(values, self.termination_logits(frozen))
 
     def features(self, obs: PyTorchObs) -> th.Tensor:
@@ -188,6 +185,18 @@ class OptionQNetwork(QNetwork):
         return data
 
 
+class ActorLayers(NamedTuple):
+    """
+    The layers of an actor-critic: from features to what is said of each action, and to the value of the state.
+
+    :param policy: up to the logits
+    :param value: up to the value
+    """
+
+    policy: Sequence[nn.Module]
+    value: Sequence[nn.Module]
+
+
 class ResidualActor(nn.Module):
     """
     A policy over actions, and the values of states: what learns from advantages rather than from values of options.
@@ -195,24 +204,25 @@ class ResidualActor(nn.Module):
     It begins with what the sources do: in each state one of them votes with a fixed share, the rest is random, and what
     is learned of actions is added to the logarithm of that. So it starts at the level of its sources, whatever they
     are, learns which of them to follow where, and moves away from all of them state by state. Where the best source is
-    an actor of the same shape, what is learned begins as its network.
+    an actor-critic of the same shape, what is learned begins as its networks.
     It works on the features of the Q-network, and shapes none of them.
 
     :param features_dim: number of features
     :param n_sources: number of source policies
     :param n_actions: number of actions
-    :param net_arch: units of the hidden layers, of the policy and of the values alike
+    :param arch: units of the hidden layers of the policy ("pi") and of the values ("vf"), and the name of their
+        activation in ``torch.nn`` ("activation_fn")
     """
 
     share: th.Tensor
 
-    def __init__(self, features_dim: int, n_sources: int, n_actions: int, net_arch: list[int]) -> None:
+    def __init__(self, features_dim: int, n_sources: int, n_actions: int, arch: Mapping[str, Any]) -> None:
         super().__init__()
         self.n_sources = n_sources
+        activation_fn = getattr(nn, arch["activation_fn"])
         # Which source votes, and what is added for each action
-        self.policy_net = nn.Sequential(*create_mlp(features_dim, n_sources + n_actions, net_arch, nn.Tanh))
-        # Normalised layers: values are fitted to few episodes, and soon to others
-        self.value_net = nn.Sequential(*create_mlp(features_dim, 1, net_arch, post_linear_modules=[nn.LayerNorm]))
+        self.policy_net = nn.Sequential(*create_mlp(features_dim, n_sources + n_actions, arch["pi"], activation_fn))
+        self.value_net = nn.Sequential(*create_mlp(features_dim, 1, arch["vf"], activation_fn))
         # Of all votes together
         self.register_buffer("share", th.zeros(1))
         *hidden, last = [layer for layer in self.policy_net if isinstance(layer, nn.Linear)]
@@ -247,24 +257,27 @@ class ResidualActor(nn.Module):
         return learned, F.log_softmax(logits, dim=1)
 
     @th.no_grad()
-    def start_from(self, votes: np.ndarray, layers: Sequence[nn.Module] = ()) -> None:
+    def start_from(self, votes: np.ndarray, best: ActorLayers | None = None, unit: float = 1.0) -> None:
         """
         Follow each source with the same probability in all states, and random actions otherwise.
 
         :param votes: the probability of each source
-        :param layers: those of the network of the best source: where they fit, they come in place of its votes
+        :param best: the networks of the best source: where they fit, they come in place of its votes
+        :param unit: what a value of 1 is worth in rewards
         """
         last = self.policy_net[-1]
         assert isinstance(last, nn.Linear)
         nn.init.zeros_(last.weight)
         nn.init.zeros_(last.bias)
         *own, _ = self.policy_net
-        given = [layer for layer in layers if not isinstance(layer, nn.Flatten)]
-        head = given.pop() if given else None
-        if isinstance(head, nn.Linear) and [_outline(layer) for layer in own] == [_outline(layer) for layer in given]:
-            for layer, found in zip(own, given, strict=True):
+        if best is not None and [*map(_outline, [*own, *self.value_net])] == [
+            *map(_outline, [*best.policy[:-1], *best.value])
+        ]:
+            for layer, found in zip([*own, *self.value_net], [*best.policy[:-1], *best.value], strict=True):
                 layer.load_state_dict(found.state_dict())
+            head: Any = best.policy[-1]
             last.weight[self.n_sources :], last.bias[self.n_sources :] = head.weight, head.bias
+            self.rescale(1.0 / unit)
             # Those that are as good as that one still vote
             votes = np.where(np.arange(len(votes)) == votes.argmax(), 0.0, votes)
         total = float(votes.sum())

@@ -13,8 +13,8 @@ from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from stable_baselines3.dqn.policies import DQNPolicy
 from torch import nn
 
-from sb3_caps.caps.acting import ActingNetwork
-from sb3_caps.caps.exploration import draw, epsilon_greedy
+from sb3_caps.caps.acting import ActingNetwork, draw
+from sb3_caps.caps.exploration import epsilon_greedy
 from sb3_caps.caps.gate import ACTOR, BEST, SAMPLED_ACTOR, Gate
 from sb3_caps.caps.networks import OptionEstimates, OptionQNetwork, ResidualActor, add_action_values
 from sb3_caps.replay.batches import distinct_rows, part, with_batch_axis
@@ -22,6 +22,7 @@ from sb3_caps.reuse.checks import check_n_envs
 from sb3_caps.reuse.execution import Execution, OptionExecution
 from sb3_caps.reuse.options import OptionSet
 from sb3_caps.sources import Observations
+from sb3_caps.sources.act import length_of
 from sb3_caps.sources.masks import check_action_masks, random_actions
 
 # Arguments of Adam that exclude its fused implementation, or choose it
@@ -43,16 +44,17 @@ class CAPSPolicy(DQNPolicy):
     :param initial_termination: The β to start learning from, one number or one for sources and one for primitives
     :param termination_learning_rate: Learning rate of β where it is learned online, see ``CAPS``; None where it is
         learned with the values, by a hidden layer of its own
-    :param execution: How options are executed: ``"interrupting"`` ends a source where another option has a value that
-        is higher by the margin; ``"call-and-return"``, the paper's, where β says so. None for call-and-return with a
+    :param execution: How options are executed: ``"interrupting"`` ends a source when another option has a value that
+        is higher by the margin; ``"call-and-return"``, the paper's, when β says so. None for call-and-return with a
         fixed ``termination`` and for interrupting otherwise.
-    :param margin: How much higher than that of a source, in the unit of the values
-    :param shared_values: Whether values and terminations of a source are built on those of the action that it takes,
-        so that a source has no more to learn than what following it further adds. The paper learns them apart.
+    :param margin: How much higher that value must be, in the unit of the values
+    :param shared_values: Whether value and termination of a source are built on those of the action that it takes.
+        Then only what following the source further adds is left to learn. The paper learns them separately.
     :param averaging: How far a running average of the network follows it in each gradient step: options are executed
         by the average, which is steadier than the network. None to act by the network itself, as the paper does.
     :param gate: What to act by, and which sources are disabled
     :param actor_learning_rate: Learning rate of the actor
+    :param actor_arch: Layers of the actor, see ``ResidualActor``; None for two as wide as those of the values
     """
 
     # For a network of one's own, a subclass with another `forward`
@@ -76,6 +78,7 @@ class CAPSPolicy(DQNPolicy):
         averaging: float | None = 0.0025,
         gate: Gate | None = None,
         actor_learning_rate: float = 0.0,
+        actor_arch: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
         if "use_sde" in kwargs:
@@ -97,6 +100,7 @@ class CAPSPolicy(DQNPolicy):
         self.averaging = averaging
         self.gate = gate or Gate()
         self.actor_learning_rate = actor_learning_rate
+        self.actor_arch = actor_arch
         # From which `predict` has its own: the model's, where the policy belongs to one
         self.rng = np.random.default_rng()
         super().__init__(observation_space, action_space, lr_schedule, *args, **kwargs)
@@ -113,11 +117,13 @@ class CAPSPolicy(DQNPolicy):
         # As they were at the start of the latest episode, and those that did best in whole episodes
         self.q_net_before = _frozen_copy(self.q_net)
         self.q_net_best = _frozen_copy(self.q_net)
+        if self.actor_arch is None:
+            self.actor_arch = {"pi": self.net_arch, "vf": self.net_arch, "activation_fn": "Tanh"}
         self.actor = ResidualActor(
-            self.q_net.features_dim, self.options.n_sources, self.options.n_actions, self.net_arch
+            self.q_net.features_dim, self.options.n_sources, self.options.n_actions, self.actor_arch
         ).to(self.device)
         self.actor_before = _frozen_copy(self.actor)
-        self.actor_best = _frozen_copy(self.actor)
+        self.actor_peak = _frozen_copy(self.actor)
         self.actor_optimizer = th.optim.Adam(self.actor.parameters(), lr=self.actor_learning_rate, fused=True)
 
     def make_q_net(self) -> OptionQNetwork:
@@ -163,9 +169,9 @@ class CAPSPolicy(DQNPolicy):
         disabled = self.gate.mask(self.options.source_names)
         return OptionExecution(self.execution_mode, tuple(np.where(disabled, -np.inf, self.margin).tolist()))
 
-    def disabled(self) -> th.Tensor:
-        """:return: which options are disabled, of shape (options,)"""
-        return th.as_tensor(self.gate.mask(self.options.names), device=self.device)
+    def disabled(self) -> th.Tensor | None:
+        """:return: which options are disabled, of shape (options,), None where none is"""
+        return th.as_tensor(self.gate.mask(self.options.names), device=self.device) if self.gate.disabled else None
 
     def begin_episode(self) -> None:
         """Remember the networks as they are now: those that an episode began with have been seen to act."""
@@ -175,7 +181,15 @@ class CAPSPolicy(DQNPolicy):
     def keep_best(self) -> None:
         """Keep the networks as they were at the start of the latest episode."""
         _copy(self.q_net_before, self.q_net_best)
-        _copy(self.actor_before, self.actor_best)
+
+    def keep_peak(self) -> None:
+        """Keep the actor as it was at the start of the latest episode, to go back to."""
+        _copy(self.actor_before, self.actor_peak)
+
+    def return_to_peak(self) -> None:
+        """Let the actor go on from where it was worth most, with fresh moments."""
+        _copy(self.actor_peak, self.actor)
+        self.actor_optimizer.state.clear()
 
     def acting(self, best: bool = False) -> ActingNetwork:
         """
@@ -183,17 +197,20 @@ class CAPSPolicy(DQNPolicy):
         :return: what acts for the few observations of a step
         """
         if best:
-            return ActingNetwork(self, self.q_net_best, self.actor_best)
+            return ActingNetwork(self, self.q_net_best, self.actor)
         return ActingNetwork(self, self.acting_net, self.actor)
 
     def greedy_options(self, values: th.Tensor, allowed: th.Tensor | None = None) -> th.Tensor:
         """
-        :param values: Q_O(s, o), of shape (states, options)
+        :param values: Q_O(s, o), of shape (..., options)
         :param allowed: which options are allowed in each state, of the same shape; None for all
         :return: the option with the highest value in each state, among those that still are one
         """
-        none = self.disabled() if allowed is None else self.disabled() | ~allowed
-        return values.masked_fill(none, -th.inf).argmax(dim=1)
+        if (disabled := self.disabled()) is not None:
+            values = values.masked_fill(disabled, -th.inf)
+        if allowed is not None:
+            values = values.masked_fill(~allowed, -th.inf)
+        return values.argmax(dim=-1)
 
     def networks(self) -> list[OptionQNetwork]:
         """:return: the network and all that were copied from it"""
@@ -202,7 +219,7 @@ class CAPSPolicy(DQNPolicy):
 
     def actors(self) -> tuple[ResidualActor, ...]:
         """:return: the actor and all that were copied from it"""
-        return self.actor, self.actor_before, self.actor_best
+        return self.actor, self.actor_before, self.actor_peak
 
     def rescale(self, factor: float) -> None:
         """
@@ -268,10 +285,10 @@ class CAPSPolicy(DQNPolicy):
         """
         self.set_training_mode(False)
         if option_actions is None:
-            starts = np.ones(_length(observation), dtype=bool)
+            starts = np.ones(length_of(observation), dtype=bool)
             emitted = self.options.as_emitted(observation, normalized=True)
             option_actions, _ = self.options.actions(emitted, self.options.initial_states(), starts)
-        acting = self.acting(best=self.gate.controller in BEST.values())
+        acting = self.acting(best=self.gate.controller == BEST)
         return acting(self._as_learned(observation), option_actions[:, : self.options.n_sources])
 
     def _as_learned(self, observations: Observations) -> Observations:
@@ -300,7 +317,7 @@ class CAPSPolicy(DQNPolicy):
         :return: the option in each environment, a source that takes the same action where the actor listens to sources
             and a primitive elsewhere, and how likely the actor is to take that action
         """
-        n_sources, rows = self.options.n_sources, np.arange(len(option_actions))
+        n_sources, rows = acting.actor.n_sources, np.arange(len(option_actions))
         sources = option_actions[:, :n_sources]
         probabilities = acting.action_probabilities(observations, sources, action_masks)
         actions = probabilities.argmax(axis=1) if rng is None else draw(probabilities, rng.random(len(rows)))
@@ -336,7 +353,7 @@ class CAPSPolicy(DQNPolicy):
         vectorized = self.is_vectorized_observation(observation)
         batch = observation if vectorized else with_batch_axis(observation)
         emitted = self.options.as_emitted(batch, normalized=True)
-        n_envs = _length(emitted)
+        n_envs = length_of(emitted)
         starts = np.zeros(n_envs, dtype=bool) if episode_start is None else np.asarray(episode_start, dtype=bool)
         check_n_envs("episode_start", starts.size, n_envs)
         if state is None:
@@ -361,10 +378,10 @@ class CAPSPolicy(DQNPolicy):
                 drawn = self.options.n_sources + random_actions(n_envs, self.options.n_actions, rng, action_masks)
                 active = np.where(allowed[np.arange(n_envs), active], active, drawn)
         else:
-            acting, batch = self.acting(best=controller in BEST.values()), self._as_learned(batch)
-            if controller in (ACTOR, BEST[ACTOR]):
+            acting, batch = self.acting(best=controller == BEST), self._as_learned(batch)
+            if controller == ACTOR:
                 active, _ = self.actor_options(acting, batch, actions, None, action_masks)
-            elif controller in (SAMPLED_ACTOR, BEST[SAMPLED_ACTOR]):
+            elif controller == SAMPLED_ACTOR:
                 active, _ = self.actor_options(acting, batch, actions, rng, action_masks)
             else:
                 values, beta = acting(batch, actions[:, : self.options.n_sources])
@@ -403,12 +420,9 @@ class CAPSPolicy(DQNPolicy):
             averaging=self.averaging,
             gate=self.gate,
             actor_learning_rate=self.actor_learning_rate,
+            actor_arch=self.actor_arch,
         )
         return data
-
-
-def _length(observations: Observations) -> int:
-    return len(next(iter(observations.values())) if isinstance(observations, dict) else observations)
 
 
 def _frozen_copy(network: Network) -> Network:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sb3_caps.caps.gate import ACTOR, BEST, EXPLORING, LEARNERS, MIXING, OPTIONS, RANDOM, SAMPLED_ACTOR
+from sb3_caps.caps.gate import ACTOR, BEST, EXPLORING, LEARNERS, MIXING, OPTIONS, PEAK, RANDOM, SAMPLED_ACTOR
 from sb3_caps.reuse.checks import check_number
 from sb3_caps.reuse.episodes import Behaviour, EpisodeResult
 from sb3_caps.reuse.evidence import Evidence, chances
@@ -19,17 +19,18 @@ CHANGING = (*LEARNERS, EXPLORING, MIXING)
 @dataclass(frozen=True)
 class Selection:
     """
-    ``selection_kwargs``: how episodes are given to behaviours. Each number has a row of ablations in the docs.
+    ``selection_kwargs``: how episodes are shared out between behaviours. The docs have an ablation for each number.
 
-    :param survey_share: Share of the run that sources are tried in at first, and as much again where episodes are long
-    :param trial_share: Share of the steps after that in which something is tried: a source alone, or a learner without
-        exploration
-    :param other_share: Share of the episodes of learning for the learner that does not lead
-    :param memory: What learns is judged by its episodes of about this share of the steps so far, the latest
-    :param confidence: By how many standard errors of the difference what was learned must be better than the best
-        source to be acted by
-    :param disable_errors: By how many standard errors a source must be worse than random actions to be disabled
-    :param actor: Whether an actor learns beside the values of options
+    :param survey_share: Share of the run in which only sources are tried, at first; up to twice that if episodes are
+        long
+    :param trial_share: Largest share of the later steps in which something is tried out: a source alone, or a learner
+        without exploration
+    :param other_share: Share of the episodes of learning that the weaker learner gets
+    :param memory: A learner is judged by its latest episodes, of about this share of the steps so far
+    :param confidence: ``predict`` acts by a learner once it is better than the best source by so many standard errors
+    :param disable_errors: A source is disabled if it is worse than random actions by so many standard errors
+    :param fall_errors: The actor goes back to its best if it is worse than that by so many standard errors
+    :param actor: Whether an actor learns in addition to the option values
     """
 
     survey_share: float = 0.05
@@ -38,6 +39,7 @@ class Selection:
     memory: float = 0.2
     confidence: float = 1.0
     disable_errors: float = 3.0
+    fall_errors: float = 2.0
     actor: bool = True
 
     def __post_init__(self) -> None:
@@ -46,12 +48,13 @@ class Selection:
         check_number("selection_kwargs['memory']", self.memory, at_least=0.01, at_most=1.0)
         check_number("selection_kwargs['confidence']", self.confidence, at_least=0.0)
         check_number("selection_kwargs['disable_errors']", self.disable_errors, at_least=1.0)
+        check_number("selection_kwargs['fall_errors']", self.fall_errors, at_least=0.0)
         if not isinstance(self.actor, bool):
             raise ValueError(f"selection_kwargs['actor'] must be True or False, not {self.actor!r}.")
 
 
 class AlwaysSelector(Selector):
-    """The null selector: the values of options explore in every episode, and the model acts by them."""
+    """Without selection: the option values explore in every episode, and the model acts by them."""
 
     def select(self, env: int) -> Behaviour:
         """:return: who acts while learning"""
@@ -64,16 +67,15 @@ class AlwaysSelector(Selector):
 
 class CAPSSelector(Selector):
     """
-    Whole episodes tell what policies are worth long before values do.
+    Chooses by the returns of whole episodes, which tell what a policy is worth long before learned values do.
 
-    At first every source acts alone, and random actions for comparison: the survey. Then most episodes are for
-    learning: the actor samples, or the values of options explore, with stretches of sources or without; what may pay
-    most gets most of them. Some episodes are trials: of sources, and of the learners without exploration. What may be
-    the best is tried most (Thompson sampling). What learns is not what it was: its older episodes count for less and
-    less.
+    A run starts with the survey: every source acts alone, and so do random actions, for comparison. Most later episodes
+    are for learning: the actor samples, or the option values explore, with or without stretches of sources. The more
+    promising of them gets most episodes. The others are trials, as far as one may change what the model acts by: of
+    sources, and of learners without exploration. A learner changes, so its older episodes count less and less.
 
-    The model acts by a learner once that is better than the best source, and not by luck. The networks are kept where a
-    learner comes to be worth more than ever, as they were at the start of the latest episode.
+    The model acts by a learner once it is better than the best source, and not by luck. Whenever a learner is worth
+    more than ever before, the networks of the start of its latest episode are kept.
 
     :param source_names: the names of the sources
     :param settings: its numbers
@@ -98,8 +100,8 @@ class CAPSSelector(Selector):
         self.under_way: dict[int, Behaviour] = {}
         # How many of them each behaviour acts in
         self.running: Counter[Behaviour] = Counter()
-        # What the kept networks act by, None before any are kept
-        self.kept: Behaviour | None = None
+        # Whether the networks of option values were kept as they were
+        self.kept = False
         super().__init__(source_names, settings, rng)
 
     def set_sources(self, names: Sequence[str]) -> None:
@@ -130,7 +132,7 @@ class CAPSSelector(Selector):
         known = [each for each in evidence.values() if each.n]
         self.lowest = min((each.mean - each.std for each in known), default=np.inf)
         self.highest = max((each.mean + each.std for each in known), default=-np.inf)
-        self.kept = next((learner for learner in self.learners if BEST[learner].name in evidence), None)
+        self.kept = BEST.name in evidence
         self.surveying = any(self.of(source).n == 0 for source in self.sources)
 
     def begin(self, total_steps: int) -> None:
@@ -150,6 +152,17 @@ class CAPSSelector(Selector):
         """
         return self.evidence.setdefault(behaviour.name, Evidence())
 
+    def judged(self, behaviour: Behaviour) -> Evidence:
+        """
+        :param behaviour: one of those that are selected
+        :return: what is known of it, and one episode more in its mean, which pays the middle of all that was ever paid:
+            a coin that fell once is not known to fall always
+        """
+        found = self.of(behaviour).copy()
+        if found.n:
+            found.mean += (0.5 * (self.lowest + self.highest) - found.mean) / (found.n + 1.0)
+        return found
+
     @property
     def spread(self) -> float:
         """Between the lowest and the highest return that anybody ever had."""
@@ -163,13 +176,12 @@ class CAPSSelector(Selector):
     @property
     def disabled(self) -> set[str]:
         """The names of the sources that are worse than random actions, and not by luck."""
-        random, errors = self.of(RANDOM), self.settings.disable_errors
-        return {each.name for each in self.sources if random.beats(self.of(each), self.spread, errors)}
+        random, errors = self.judged(RANDOM), self.settings.disable_errors
+        return {each.name for each in self.sources if random.beats(self.judged(each), self.spread, errors)}
 
     def select(self, env: int) -> Behaviour:
         """:return: who acts in the episode that starts in this environment"""
-        trial_is_due = self.surveying or self.trial_steps < self.settings.trial_share * self.steps_after_survey
-        behaviour = self._to_try() if trial_is_due else self._to_learn()
+        behaviour = self._to_survey() if self.surveying else self._to_try() or self._to_learn()
         self._leave(env)
         self.under_way[env] = behaviour
         self.running[behaviour] += 1
@@ -186,31 +198,49 @@ class CAPSSelector(Selector):
         if left is not None:
             self.running[left] -= 1
 
-    def _to_try(self) -> Behaviour:
+    def _to_survey(self) -> Behaviour:
+        """What may be best (Thompson sampling). What was never tried comes first."""
+        candidates = [*self.sources, RANDOM]
+        return self._highest(candidates, self._draws(candidates))
+
+    def _to_try(self) -> Behaviour | None:
         """
-        What may be best. What was never tried comes first. After the survey every second trial is of what learns: a
-        decision between that and a source takes enough episodes of both.
+        Tell whether to try something rather than to learn. What each behaviour may be worth is drawn twice: by the
+        second draw, another one may be better than what the first one says is best. An episode finds that out with the
+        probability that this promises, as a share of all that returns have ever differed by: so nothing is tried that
+        is known, or that would hardly matter.
+
+        :return: what to try, None for nothing
         """
-        if self.surveying:
-            candidates = [*self.sources, RANDOM]
-        else:
-            disabled = self.disabled
-            finished = [each for each in self.sources if each.name not in disabled]
-            if self.kept is not None:
-                finished.append(BEST[self.kept])
-            candidates = finished if finished and self.rng.random() < 0.5 else self.trial_learners
-        draws = np.array([self.of(each).draw(self.rng, self.spread) for each in candidates])
+        if self.trial_steps >= self.settings.trial_share * self.steps_after_survey:
+            return None
+        disabled = self.disabled
+        candidates = [each for each in self.sources if each.name not in disabled]
+        candidates += [OPTIONS] if self.no_signal else self.learners
+        candidates += [BEST] * self.kept
+        best, promising = self._draws(candidates).argmax(), self._draws(candidates)
+        if np.isinf(promising).any():
+            return self._highest(candidates, promising)
+        promise = promising.max() - promising[best]
+        return self._highest(candidates, promising) if promise > self.rng.random() * self.spread else None
+
+    def _draws(self, candidates: Sequence[Behaviour]) -> np.ndarray:
+        """:return: what each may be worth, infinite for what was never tried"""
+        return np.array([self.judged(each).draw(self.rng, self.spread) for each in candidates])
+
+    def _highest(self, candidates: Sequence[Behaviour], draws: np.ndarray) -> Behaviour:
+        """:return: what may be worth most. Where draws are alike, what fewer environments are trying"""
         running = np.array([self.running[each] for each in candidates])
-        # Without evidence all are infinite, and alike but for what is under way
-        return candidates[np.lexsort((self.rng.random(len(draws)), running, -draws))[0]]
+        # What was never tried is infinite, and comes in the order given: begin with what you believe in
+        ties = np.where(np.isinf(draws), np.arange(len(draws)), self.rng.random(len(draws)))
+        return candidates[np.lexsort((ties, running, -draws))[0]]
 
     def _to_learn(self) -> Behaviour:
-        """Mostly the learner that leads, the other one for a share."""
-        if self.settings.actor:
-            actor_leads = not (self.no_signal or self._values_lead())
+        """Mostly the learner that leads, the other one for a share of the steps."""
+        if self.settings.actor and not self.no_signal:
             # By steps: episodes of the two may be of different lengths
             share = self.settings.other_share
-            wanted = 1.0 - share if actor_leads else share
+            wanted = share if self._values_lead() else 1.0 - share
             if self.actor_steps <= wanted * self.learning_steps:
                 return SAMPLED_ACTOR
         values = [EXPLORING, MIXING] if len(self.sources) > len(self.disabled) else [EXPLORING]
@@ -221,14 +251,8 @@ class CAPSSelector(Selector):
         Tell whether the values of options have got further than the actor and all sources. The actor gets further from
         the same steps where rewards are dense, but nowhere from rare successes.
         """
-        values, others = (OPTIONS, EXPLORING), (*self.sources, ACTOR, SAMPLED_ACTOR)
-        best = self.of(max(values, key=self._worth))
-        return all(best.beats(known, self.spread, 1.0) for each in others if (known := self.of(each)).n)
-
-    @property
-    def trial_learners(self) -> list[Behaviour]:
-        """Learners that are seen without exploration in trials alone: the actor samples while it learns."""
-        return [each for each in self.learners if each != SAMPLED_ACTOR]
+        best, others = self.judged(self._shown_by(OPTIONS)), (*self.sources, ACTOR, SAMPLED_ACTOR)
+        return all(best.beats(known, self.spread, 1.0) for each in others if (known := self.judged(each)).n)
 
     def update(self, result: EpisodeResult) -> None:
         """
@@ -262,31 +286,45 @@ class CAPSSelector(Selector):
                 if each.name in known:
                     known[each.name].fade(factor)
 
-    def improved(self) -> Behaviour | None:
-        """
-        Tell when networks are worth keeping as they are.
+    def improved(self) -> bool:
+        """:return: whether the option values have just come to be worth more than ever"""
+        return self._worth(OPTIONS) > (self._worth(BEST) if self.kept else -np.inf)
 
-        :return: the learner that has just come to be worth more than what was kept, None for none
-        """
-        learner = max(self.learners, key=self._worth)
-        before = -np.inf if self.kept is None else self._worth(BEST[self.kept])
-        return learner if self._worth(learner) > before else None
+    def keep(self) -> None:
+        """Remember that their networks are kept as they are."""
+        self.kept = True
+        self._remember(self._shown_by(OPTIONS), BEST)
 
-    def keep(self, learner: Behaviour) -> None:
-        """
-        Remember that the networks are kept as they are.
+    def actor_rose(self) -> bool:
+        """:return: whether the actor, as it samples, has just come to be worth more than ever; that is remembered"""
+        if self._worth(SAMPLED_ACTOR) <= self._worth(PEAK):
+            return False
+        self._remember(SAMPLED_ACTOR, PEAK)
+        return True
 
-        :param learner: what they act by
-        """
-        self.kept = learner
+    def actor_fell(self) -> bool:
+        """:return: whether it is worth less than it was, and not by luck, so that it goes back; that is remembered"""
+        if not self.judged(PEAK).beats(self.judged(SAMPLED_ACTOR), self.spread, self.settings.fall_errors):
+            return False
         for known in (self.evidence, self.rewards):
-            for best in BEST.values():
-                known.pop(best.name, None)
-            known[BEST[learner].name] = known[learner.name].copy()
+            # Of all that it ever was, its best was lucky too: that counts as one episode from now on
+            known[PEAK.name].fade(1.0 / max(known[PEAK.name].n, 1.0))
+        self._remember(PEAK, SAMPLED_ACTOR)
+        return True
+
+    def _remember(self, behaviour: Behaviour, other: Behaviour) -> None:
+        """What is known of one behaviour holds for the other one from now on."""
+        for known in (self.evidence, self.rewards):
+            known[other.name] = known[behaviour.name].copy()
 
     def _worth(self, behaviour: Behaviour) -> float:
         """With confidence: of many behaviours with few episodes each, that of the highest mean was lucky."""
-        return self.of(behaviour).lower(self.spread)
+        return self.judged(self._shown_by(behaviour)).lower(self.spread)
+
+    def _shown_by(self, behaviour: Behaviour) -> Behaviour:
+        """:return: what shows best what a behaviour is worth: without random actions, values are worth no less"""
+        shows = (OPTIONS, EXPLORING) if behaviour == OPTIONS else (behaviour,)
+        return max(shows, key=lambda each: self.judged(each).lower(self.spread))
 
     def decide(self) -> Behaviour:
         """
@@ -295,23 +333,26 @@ class CAPSSelector(Selector):
         :return: the learner that is worth most with confidence if it is better than the best source, and not by luck;
             otherwise that source. Where nothing is known, the values of options
         """
-        learners = self.learners if self.kept is None else [*self.learners, BEST[self.kept]]
+        learners = [*self.learners, *[BEST] * self.kept]
         learner = max(learners, key=self._worth)
-        known = [each for each in self.sources if self.of(each).n]
-        if not known:
-            return learner if self.of(learner).n else OPTIONS
-        source = max(known, key=self._worth)
-        better = self.of(learner).beats(self.of(source), self.spread, self.settings.confidence)
+        if not any(self.of(each).n for each in self.sources):
+            return learner if self.of(self._shown_by(learner)).n else OPTIONS
+        # What was not tried yet is no worse than what is as bad as anything
+        source = max(
+            self.sources,
+            key=lambda each: (self._worth(each), False) if self.of(each).n else (self.lowest, True),
+        )
+        better = self.judged(self._shown_by(learner)).beats(self.judged(source), self.spread, self.settings.confidence)
         return learner if better else source
 
     def source_chances(self) -> np.ndarray | None:
         """
         :return: how likely each source is the best one, and at last how likely random actions are, for the actor to
-            begin with; None without an actor, and as long as sources are being tried
+            begin with; None without an actor, as long as sources are being tried, and as long as nothing was found
         """
-        if self.surveying or not self.settings.actor:
+        if self.surveying or self.no_signal or not self.settings.actor:
             return None
-        known = [self.of(each) for each in [*self.sources, RANDOM]]
+        known = [self.judged(each) for each in [*self.sources, RANDOM]]
         if min(each.n for each in known) == 0:
             return np.full(len(known), 1.0 / len(known))
         return chances(known, self.spread, self.rng)

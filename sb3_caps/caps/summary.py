@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sb3_caps.caps.gate import ACTOR, BEST, EXPLORING, LEARNERS, MIXING, OPTIONS, SAMPLED_ACTOR
+from sb3_caps.caps.gate import ACTOR, BEST, EXPLORING, MIXING, OPTIONS, SAMPLED_ACTOR
 from sb3_caps.reuse.episodes import Behaviour
 from sb3_caps.reuse.evidence import Evidence
 from sb3_caps.reuse.options import OptionSet
@@ -16,7 +16,7 @@ MEANINGS = {
     ACTOR.name: "the learner: the likeliest action of its actor",
     SAMPLED_ACTOR.name: "the learner: actions drawn from its actor",
 }
-MEANINGS |= {BEST[learner].name: f"{MEANINGS[learner.name]}, with its best networks" for learner in LEARNERS}
+MEANINGS |= {BEST.name: f"{MEANINGS[OPTIONS.name]}, with its best networks"}
 
 
 @dataclass(frozen=True)

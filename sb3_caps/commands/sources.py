@@ -121,16 +121,16 @@ def train_sources(names: Sequence[str], folder: Path, steps: int | None = None, 
     known = settings("reuse", "sources")
     single = chosen(names, known)
 
+    from sb3_caps.files.lock import one_at_a_time
     from sb3_caps.studies.reuse.training import train
     from sb3_caps.studies.shared.arguments import check_at_least
-    from sb3_caps.studies.shared.lock import locked
     from sb3_caps.studies.shared.runs import Run
     from sb3_caps.studies.shared.scheduler import run_missing, this_command
 
     check_at_least(1, jobs=jobs, steps=steps)
     entries = {name: known[name] | ({} if steps is None else {"steps": steps}) for name in single}
     runs = [Run(folder / name, entry, entry["steps"], MODEL) for name, entry in entries.items()]
-    with locked(folder):
+    with one_at_a_time(folder, wait=False):
         errors = run_missing(runs, train, jobs, command=this_command())
     for run in runs:
         if run.finished:
@@ -199,6 +199,7 @@ def find_misfit(source: "SourcePolicy", env: "gym.Env[Any, Any]") -> str | None:
     from gymnasium.spaces import Box, Discrete
 
     from sb3_caps.continuous.options import BoxOptionSet
+    from sb3_caps.replay.batches import with_batch_axis
     from sb3_caps.reuse.options import OptionSet
 
     try:
@@ -209,12 +210,7 @@ def find_misfit(source: "SourcePolicy", env: "gym.Env[Any, Any]") -> str | None:
         options_class = BoxOptionSet if isinstance(env.action_space, Box) else OptionSet
         options = options_class([source], env.observation_space, env.action_space)
         observation, _ = env.reset(seed=0)
-        batch: Any = (
-            {key: np.asarray(value)[None] for key, value in observation.items()}
-            if isinstance(observation, dict)
-            else np.asarray(observation)[None]
-        )
-        options.actions(batch, options.initial_states(), np.ones(1, dtype=bool))
+        options.actions(with_batch_axis(observation), options.initial_states(), np.ones(1, dtype=bool))
     except (ValueError, RuntimeError) as error:
         return str(error)
     return None

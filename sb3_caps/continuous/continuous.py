@@ -165,8 +165,6 @@ class ContinuousCAPS(GrowingSources, ReuseReports, ContinuousReuseAlgorithm):
     def _check_arguments(self) -> None:
         super()._check_arguments()
         check_number("pull", self.pull, at_least=0.0)
-        if not isinstance(self.safe, bool):
-            raise ValueError(f"safe must be True or False, not {self.safe!r}.")
         given, known = self.selection_kwargs, list(Selection.__dataclass_fields__)
         if not isinstance(given, dict) or given.keys() - set(known):
             raise ValueError(f"selection_kwargs must be a dict with some of {', '.join(known)}, not {given!r}.")
@@ -259,7 +257,7 @@ class ContinuousCAPS(GrowingSources, ReuseReports, ContinuousReuseAlgorithm):
             elif behaviour == EXPLORING:
                 options[envs], actions[envs] = self._choose(envs, self._actor_draws(warm_up, action_noise)[envs])
             else:
-                options[envs], actions[envs] = self._choose(envs, None, best=behaviour in BEST.values())
+                options[envs], actions[envs] = self._choose(envs, None, best=behaviour == BEST)
         followed = options < n_sources
         actions[followed] = self._last_source_actions[followed, options[followed]]
         return options, actions.astype(np.float32)

@@ -11,14 +11,14 @@ from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from stable_baselines3.sac.policies import SACPolicy
 from torch import nn
 
-from sb3_caps.caps.gate import ACTOR, BEST, OPTIONS, Gate
+from sb3_caps.caps.gate import ACTOR, BEST, Gate
 from sb3_caps.caps.policies import ADAM_VARIANTS
 from sb3_caps.continuous.options import BoxOptionSet
 from sb3_caps.replay.batches import with_batch_axis
 from sb3_caps.reuse.checks import check_n_envs
 from sb3_caps.reuse.execution import Execution, OptionExecution
 from sb3_caps.reuse.growth import map_rows
-from sb3_caps.sources.act import frozen_copy
+from sb3_caps.sources.act import frozen_copy, length_of
 
 # The active option of each environment, what recurrent sources remember, and the random numbers of the episodes
 BoxState: TypeAlias = tuple[Any, ...]
@@ -195,7 +195,7 @@ class ContinuousCAPSPolicy(SACPolicy):
             starts = np.ones(len(own), dtype=bool)
             answers, _ = self.options.actions(emitted, self.options.initial_states(), starts)
             candidates = th.cat([th.as_tensor(answers, device=self.device), own[:, None]], dim=1)
-            best = self.gate.controller in BEST.values()
+            best = self.gate.controller == BEST
             values = self.values_of(self.critic_best if best else self.critic, tensors, candidates)
             # Without sources nothing else can be better
             beta = th.zeros_like(values)
@@ -204,7 +204,7 @@ class ContinuousCAPSPolicy(SACPolicy):
         return values.cpu().numpy(), beta.cpu().numpy()
 
     def _predict(self, observation: PyTorchObs, deterministic: bool = False) -> th.Tensor:
-        best = self.gate.controller in BEST.values()
+        best = self.gate.controller == BEST
         found: th.Tensor = (self.actor_best if best else self.actor)(observation, deterministic)
         return found
 
@@ -225,13 +225,13 @@ class ContinuousCAPSPolicy(SACPolicy):
         :return: the actions and the next state
         """
         controller = self.gate.controller
-        if controller in (ACTOR, BEST[ACTOR]) or not self.options.n_sources:
+        if controller == ACTOR or not self.options.n_sources:
             return super().predict(observation, state, episode_start, deterministic)
         self.set_training_mode(False)
         tensors, vectorized = self.obs_to_tensor(observation)
         batch = observation if vectorized else with_batch_axis(observation)
         emitted = self.options.as_emitted(batch, normalized=True)
-        n_envs = len(next(iter(emitted.values())) if isinstance(emitted, dict) else emitted)
+        n_envs = length_of(emitted)
         starts = np.zeros(n_envs, dtype=bool) if episode_start is None else np.asarray(episode_start, dtype=bool)
         check_n_envs("episode_start", starts.size, n_envs)
         if state is None:
@@ -247,7 +247,7 @@ class ContinuousCAPSPolicy(SACPolicy):
         else:
             with th.no_grad():
                 own = self._predict(tensors, deterministic).cpu().numpy()
-            best = controller == BEST[OPTIONS]
+            best = controller == BEST
             active, taken = self.choose(tensors, answers, own, active, starts, best)
         actions = self.options.unscaled(taken)
         return (actions if vectorized else actions[0]), (active, source_states, rng)

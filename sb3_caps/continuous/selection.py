@@ -201,7 +201,7 @@ class ContinuousSelector:
             return None
         if self.of(OPTIONS).n == 0:
             return OPTIONS
-        kept, disabled = BEST[OPTIONS], self.disabled
+        kept, disabled = BEST, self.disabled
         finished = [each for each in self.sources if each.name not in disabled] + [kept] * (self.of(kept).n > 0)
         return self._undecided([*finished, OPTIONS])
 
@@ -263,7 +263,7 @@ class ContinuousSelector:
     @property
     def improved(self) -> bool:
         """Whether the networks are worth keeping as they are: they have just come to be worth more than all else."""
-        learner, kept = self.learner, BEST[OPTIONS]
+        learner, kept = self.learner, BEST
         more_than_sources = all(self._mean(learner) > self._mean(each) for each in self.sources)
         return more_than_sources and self._worth(learner) > self._worth(kept)
 
@@ -271,7 +271,7 @@ class ContinuousSelector:
         """Remember that the networks are kept as they are."""
         name = self.learner.name
         for known in (self.evidence, self.rewards, self.lengths):
-            known[BEST[OPTIONS].name] = known[name].copy()
+            known[BEST.name] = known[name].copy()
 
     def _worth(self, behaviour: Behaviour, errors: float = 1.0) -> float:
         known = self.evidence.get(behaviour.name)
@@ -288,7 +288,7 @@ class ContinuousSelector:
         :param errors: how many standard errors are taken off each mean: more for a learner that began with nothing
         :return: the learner or the source that is worth most
         """
-        kept, learner = BEST[OPTIONS], self.learner
+        kept, learner = BEST, self.learner
         learned = OPTIONS if self._mean(learner) >= self._mean(kept) else kept
         worth = self._worth(learner if learned == OPTIONS else kept, errors)
         best = max(self.sources, key=lambda each: self._worth(each, errors), default=OPTIONS)

@@ -17,7 +17,7 @@ from stable_baselines3.td3.policies import TD3Policy
 from torch import nn
 
 from sb3_caps.sources import SourcePolicy
-from sb3_caps.sources.evaluate import ArrayStack, _is_as_built, _listed, feature_layers, runs_as_arrays
+from sb3_caps.sources.evaluate import ArrayStack, _listed, feature_layers, is_as_built, runs_as_arrays
 
 
 class BoxStack:
@@ -85,6 +85,6 @@ def actor_layers(policy: BasePolicy) -> list[nn.Module] | None:
         return None
     layers = [] if extractor is None else [*extractor, *head]
     on_cpu = policy.device.type == "cpu"
-    if not layers or not on_cpu or not runs_as_arrays(layers, policy.observation_space) or not _is_as_built(policy):
+    if not layers or not on_cpu or not runs_as_arrays(layers, policy.observation_space) or not is_as_built(policy):
         return None
     return layers

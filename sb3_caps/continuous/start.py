@@ -63,7 +63,7 @@ def _networks(source: Any) -> list[Any]:
         # One of ours may act by one of its own sources, or as it was at its best
         if gate.controller.is_source:
             return []
-        if gate.controller in BEST.values():
+        if gate.controller == BEST:
             return [source.actor_best, source.critic_best, source.critic_best]
     return [source.actor, source.critic, source.critic_target]
 

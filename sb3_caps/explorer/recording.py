@@ -112,7 +112,7 @@ def record(model: Explorable, env: VecEnv, camera: Camera, episodes: int, seed: 
 
 def _unit_of_values(model: Explorable) -> tuple[float, str]:
     """What to multiply values with to have them in rewards, and what to call what comes out."""
-    unit = model._scale.value if isinstance(model, CAPS) and model.normalize_returns else 0.0
+    unit = model._scale.value if isinstance(model, CAPS) and model._scale.in_use else 0.0
     rewards = "rewards" if model.get_vec_normalize_env() is None else "rewards as VecNormalize scales them"
     return unit or 1.0, f"in {rewards}, discounted by {model.gamma:g} in each step"
 
@@ -125,7 +125,7 @@ def _ending(model: Explorable, labels: list[str]) -> str:
             f"Here {labels[model.options.names.index(controller.name)]} acts alone and never ends: the learner is not "
             "known to be better. Values and β are the learner's."
         )
-    if controller not in (OPTIONS, BEST[OPTIONS]):
+    if controller not in (OPTIONS, BEST):
         return f"Here the {controller.name} chooses an option in every step, whatever values and β say."
     if model.policy.execution.mode == "call-and-return":
         return "Here an option ends from 0.5 on."

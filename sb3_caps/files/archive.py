@@ -17,7 +17,7 @@ from sb3_caps.files.plain import check_no_marks
 from sb3_caps.files.save_util import atomic_write
 from sb3_caps.files.saved_models import ModelPath
 
-FORMAT = "sb3_caps export 7"
+FORMAT = "sb3_caps export 8"
 FIRST = "description.npy"
 # What the file begins with: a member of this name, and in it these words
 _LOCAL_HEADER = 30

@@ -274,7 +274,7 @@ def _fill(model: Any, content: dict[str, Any], arrays: dict[str, np.ndarray]) ->
     vars(model)["_use"] = build_use(content["use"], len(model.options))
     if "return_scale" in content:
         vars(model)["_scale"] = scale = ReturnScale(model.gamma, model.n_envs)
-        scale.value = content["return_scale"]
+        scale.value, scale.in_use = content["return_scale"], content["arguments"].get("normalize_returns", True)
     model._setup_model()
     if vars(model).get("log_ent_coef") is not None:
         model.log_ent_coef.data.fill_(math.log(max(content["entropy_coefficient"], 1e-30)))

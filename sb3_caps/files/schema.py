@@ -12,6 +12,7 @@ from stable_baselines3.common.utils import ConstantSchedule, LinearSchedule
 
 from sb3_caps.files.plain import (
     BOOLEAN,
+    MOST,
     NAME,
     NOTHING,
     Kind,
@@ -37,6 +38,8 @@ ACTIVATIONS = {activation.__name__: activation for activation in ELEMENTWISE}
 # Memory is taken for each row of a replay buffer before anything is stored in it
 LARGEST_BUFFER = 10**7
 MOST_LAYERS = 32
+# Squares of larger ones are no numbers any more
+LARGEST_RETURN = 1e100
 
 COUNT, SHARE = integer(), number(0, 1)
 # SB3 reads the number at the end
@@ -55,13 +58,14 @@ SCHEDULE = variant(
 SPACE = record({}, {"n": integer(1)})
 # Its layers, the outermost first. Their moments are among the arrays
 NORMALIZER = sequence(record({"epsilon": number(0), "clip_obs": number(0)}))
+RETURN = number(-LARGEST_RETURN, LARGEST_RETURN)
 EVIDENCE = record(
     {
-        "n": number(0),
-        "mean": number(),
-        "squares": number(0),
+        "n": number(0, MOST),
+        "mean": RETURN,
+        "squares": number(0, LARGEST_RETURN**2),
         "latest": optional(integer(1)),
-        "recent": optional(sequence(number())),
+        "recent": optional(sequence(RETURN)),
     },
     build=lambda **state: Evidence.from_state(state),
 )
@@ -76,6 +80,7 @@ USE = record({"steps": sequence(COUNT), "choices": sequence(COUNT), "agreeing": 
 
 LAYERS = sequence(integer(1), MOST_LAYERS)
 NET_ARCH = either(LAYERS, record({}, {"pi": LAYERS, "vf": LAYERS, "qf": LAYERS}))
+ACTOR_ARCH = record({"pi": LAYERS, "vf": LAYERS, "activation_fn": choice(*ACTIVATIONS)})
 NETWORK = {"net_arch": NET_ARCH, "normalize_images": BOOLEAN}
 # What a user of CAPS passes as policy_kwargs, and what its algorithm passes beside that
 CAPS_NETWORK = {
@@ -90,6 +95,7 @@ CAPS_LEARNING = {
     "termination_learning_rate": optional(number(0)),
     "margin": number(0),
     "actor_learning_rate": number(0),
+    "actor_arch": ACTOR_ARCH,
 }
 TWIN_NETWORK = {**NETWORK, "n_critics": integer(1, MOST_LAYERS), "share_features_extractor": BOOLEAN}
 CONTINUOUS_NETWORK = {**TWIN_NETWORK, "execution": CAPS_NETWORK["execution"]}
@@ -253,6 +259,7 @@ PROGRESS = {
         "exploration_rate": number(),
         "_actor_steps": COUNT,
         "_actor_started": BOOLEAN,
+        "_actor_arch": optional(ACTOR_ARCH),
     },
     "ContinuousCAPS": {**_PROGRESS, "_owed_steps": COUNT, "_n_batches": COUNT, "_is_cloned": BOOLEAN},
 }

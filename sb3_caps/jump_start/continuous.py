@@ -1,54 +1,28 @@
 """Jump-start reinforcement learning, on SB3's SAC."""
 
 from dataclasses import fields
-from typing import Any
 
 import numpy as np
 from stable_baselines3.common.noise import ActionNoise
 
 from sb3_caps.continuous.base import ContinuousReuseAlgorithm
-from sb3_caps.jump_start.jump_start import JumpStartSelector, check_curriculum
+from sb3_caps.jump_start.jump_start import Curriculum, JumpStartSelector
 from sb3_caps.reuse.episodes import EpisodeTracker, longest_trial
-from sb3_caps.reuse.guided import Guided
 from sb3_caps.reuse.selectors import RANDOM
 
 
-class ContinuousJumpStart(ContinuousReuseAlgorithm):
+class ContinuousJumpStart(Curriculum, ContinuousReuseAlgorithm):
     """
     Jump-Start Reinforcement Learning (JSRL) for continuous actions, see ``JumpStart``
 
     In each episode the guide, a source policy, acts for the first h steps and SAC's actor afterwards; ``predict`` is
     SAC's.
 
-    :param args: see ``ContinuousReuseAlgorithm``
-    :param trial_episodes: How many episodes each source is tried for
-    :param average_episodes: How many of the latest episodes the learned policy is judged by
-    :param curriculum_stages: In how many steps the horizon goes to 0
-    :param tolerance: How far below the best return a stage may end, as a share of its difference to a random policy's
-    :param kwargs: see ``ContinuousReuseAlgorithm``
+    :param args: see ``Curriculum`` and ``ContinuousReuseAlgorithm``
+    :param kwargs: see ``Curriculum`` and ``ContinuousReuseAlgorithm``
     """
 
     selector: JumpStartSelector
-    _tracker: EpisodeTracker
-
-    def __init__(
-        self,
-        *args: Any,
-        trial_episodes: int = 3,
-        average_episodes: int = 3,
-        curriculum_stages: int = 10,
-        tolerance: float = 0.1,
-        **kwargs: Any,
-    ) -> None:
-        self.trial_episodes = trial_episodes
-        self.average_episodes = average_episodes
-        self.curriculum_stages = curriculum_stages
-        self.tolerance = tolerance
-        super().__init__(*args, **kwargs)
-
-    def _check_arguments(self) -> None:
-        super()._check_arguments()
-        check_curriculum(self)
 
     def _setup_model(self) -> None:
         super()._setup_model()
@@ -78,9 +52,7 @@ class ContinuousJumpStart(ContinuousReuseAlgorithm):
         actions = self._actor_draws(warm_up, action_noise)
         at_random = np.array([each == RANDOM for each in self._tracker.behaviours])
         actions[at_random] = self.rng.uniform(-1.0, 1.0, size=(at_random.sum(), self.options.dimensions))
-        # A source that is tried acts in every step
-        guided = [each.steps if isinstance(each, Guided) else np.inf for each in self._tracker.behaviours]
-        options = np.where(self._tracker.lengths < guided, self._guides, self.options.n_sources)
+        options = np.where(self._is_guided(self._tracker.lengths), self._guides, self.options.n_sources)
         followed = options < self.options.n_sources
         actions[followed] = self._last_source_actions[followed, options[followed]]
         return options, actions

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from sb3_caps.reuse.base import PolicyReuse
 from sb3_caps.reuse.checks import check_number, check_whole_number
-from sb3_caps.reuse.episodes import Behaviour, EpisodeResult
+from sb3_caps.reuse.episodes import Behaviour, EpisodeResult, EpisodeTracker
 from sb3_caps.reuse.episodic import EpisodicReuseAlgorithm
 from sb3_caps.reuse.evidence import Evidence
 from sb3_caps.reuse.guided import Guided, GuideSelector
@@ -71,34 +72,19 @@ class JumpStartSelector(GuideSelector):
         return found
 
 
-class JumpStart(EpisodicReuseAlgorithm):
+class Curriculum(PolicyReuse):
     """
-    Jump-Start Reinforcement Learning (JSRL), with a curriculum
+    What jump-start has, whatever the actions are: a class before its own.
 
-    In each episode the guide, a source policy, acts for the first h steps and the learned policy acts afterwards. h
-    starts near the length of the guide's own episodes and goes to 0 in ``curriculum_stages`` equal steps. The next
-    step is taken when the mean return of the latest ``average_episodes`` episodes at this h is within a tolerance of
-    the highest such mean so far, the guide's own return included.
-
-    Paper: Uchendu and others: Jump-Start Reinforcement Learning, ICML 2023, https://arxiv.org/abs/2204.02372.
-    Where the paper leaves a choice, this class makes these:
-
-    - Returns are those of training episodes, with their exploration, so that no steps are needed for evaluation.
-    - The tolerance is a share of the difference between the best return and a random policy's, so that it fits rewards
-      of any size.
-    - With several sources, each is tried first and the best one guides, see ``GuideSelector``.
-    - ``predict`` is always DQN's, even before the curriculum has ended.
-
-    :param args: see ``EpisodicReuseAlgorithm``
+    :param args: see the class after it
     :param trial_episodes: How many episodes each source is tried for
     :param average_episodes: How many of the latest episodes the learned policy is judged by
     :param curriculum_stages: In how many steps the horizon goes to 0
     :param tolerance: How far below the best return a stage may end, as a share of its difference to a random policy's
-    :param kwargs: see ``EpisodicReuseAlgorithm``
+    :param kwargs: see the class after it
     """
 
-    selector_class = JumpStartSelector
-    selector: JumpStartSelector
+    _tracker: EpisodeTracker
 
     def __init__(
         self,
@@ -117,20 +103,42 @@ class JumpStart(EpisodicReuseAlgorithm):
 
     def _check_arguments(self) -> None:
         super()._check_arguments()
-        check_curriculum(self)
+        for name in ("trial_episodes", "average_episodes", "curriculum_stages"):
+            check_whole_number(name, getattr(self, name), at_least=1)
+        check_number("tolerance", self.tolerance, at_least=0.0, at_most=1.0)
+
+    def _is_guided(self, steps: np.ndarray) -> np.ndarray:
+        """
+        :param steps: how many steps each environment's episode has had
+        :return: where the guide takes the next one; a source that is tried acts in every step
+        """
+        return steps < [each.steps if isinstance(each, Guided) else np.inf for each in self._tracker.behaviours]
+
+
+class JumpStart(Curriculum, EpisodicReuseAlgorithm):
+    """
+    Jump-Start Reinforcement Learning (JSRL), with a curriculum
+
+    In each episode the guide, a source policy, acts for the first h steps and the learned policy acts afterwards. h
+    starts near the length of the guide's own episodes and goes to 0 in ``curriculum_stages`` equal steps. The next
+    step is taken when the mean return of the latest ``average_episodes`` episodes at this h is within a tolerance of
+    the highest such mean so far, the guide's own return included.
+
+    Paper: Uchendu and others: Jump-Start Reinforcement Learning, ICML 2023, https://arxiv.org/abs/2204.02372.
+    Where the paper leaves a choice, this class makes these:
+
+    - Returns are those of training episodes, with their exploration, so that no steps are needed for evaluation.
+    - The tolerance is a share of the difference between the best return and a random policy's, so that it fits rewards
+      of any size.
+    - With several sources, each is tried first and the best one guides, see ``GuideSelector``.
+    - ``predict`` is always DQN's, even before the curriculum has ended.
+
+    :param args: see ``Curriculum`` and ``EpisodicReuseAlgorithm``
+    :param kwargs: see ``Curriculum`` and ``EpisodicReuseAlgorithm``
+    """
+
+    selector_class = JumpStartSelector
+    selector: JumpStartSelector
 
     def _reuse_probabilities(self, steps: np.ndarray) -> np.ndarray:
-        # A source that is tried acts in every step
-        guided = [each.steps if isinstance(each, Guided) else np.inf for each in self._tracker.behaviours]
-        return (steps < guided).astype(np.float64)
-
-
-def check_curriculum(model: Any) -> None:
-    """
-    Refuse arguments that make no curriculum.
-
-    :param model: a ``JumpStart``, of whatever actions
-    """
-    for name in ("trial_episodes", "average_episodes", "curriculum_stages"):
-        check_whole_number(name, getattr(model, name), at_least=1)
-    check_number("tolerance", model.tolerance, at_least=0.0, at_most=1.0)
+        return self._is_guided(steps).astype(np.float64)

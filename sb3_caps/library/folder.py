@@ -20,6 +20,7 @@ from sb3_caps.files.plain import BOOLEAN, Kind, integer, number, optional, recor
 from sb3_caps.files.save_util import atomic_write, sync_folder
 from sb3_caps.library.worth import Consideration, Pruning, consider, prune
 from sb3_caps.sources import IMPORT_STRING, SourcePolicy, as_source, evaluate_sources, unwrapped
+from sb3_caps.sources.load import check_trust
 from sb3_caps.sources.names import RESERVED
 
 # As names of files and of options
@@ -102,6 +103,7 @@ class PolicyLibrary:
     """
 
     def __init__(self, folder: str | Path, trust: bool = True) -> None:
+        check_trust(trust)
         self.folder, self.trust = Path(folder), trust
 
     def __repr__(self) -> str:
@@ -264,7 +266,7 @@ class PolicyLibrary:
         """
         :param observation_space: what an environment emits
         :param action_space: the actions that it takes
-        :return: the policies that fit
+        :return: the policies that fit, in the order in which to try them: first those that did well on some task
         """
         found = []
         for source in self:
@@ -273,7 +275,25 @@ class PolicyLibrary:
             except ValueError:
                 continue
             found.append(source)
-        return found
+        promise = self._promise({source.name for source in found})
+        return sorted(found, key=lambda source: -promise[source.name])
+
+    def _promise(self, names: set[str]) -> dict[str, float]:
+        """
+        :param names: policies that fit an environment
+        :return: for each its largest return on a task that it was tried in, on a scale from the worst to the best of
+            these there; 1 where nothing is known, or of no other one
+        """
+        promise = dict.fromkeys(names, 1.0)
+        known = {entry.name: entry.returns for entry in self.entries() if entry.name in names and entry.returns}
+        for name, returns in known.items():
+            shares = []
+            for task, own in returns.items():
+                means = [other[task].mean for other in known.values() if task in other]
+                low, high = min(means), max(means)
+                shares.append((own.mean - low) / (high - low) if high > low else 1.0)
+            promise[name] = max(shares)
+        return promise
 
     def consider(self, model: Any, env: GymEnv | str, **kwargs: Any) -> Consideration:
         """

@@ -17,7 +17,7 @@ from sb3_caps.caps.gate import OPTIONS
 from sb3_caps.reuse.growth import GrowingSources
 from sb3_caps.reuse.options import OptionSet
 from sb3_caps.sources import SourcePolicy, as_source, evaluate_sources, unwrapped
-from sb3_caps.sources.act import frozen_copy
+from sb3_caps.sources.act import frozen_copy, length_of
 
 if TYPE_CHECKING:
     from sb3_caps.library.folder import PolicyLibrary
@@ -191,7 +191,7 @@ def _returns(policy: Any, env: VecEnv, n_eval_episodes: int, seed: int) -> np.nd
 
 def _answers(options: OptionSet, observations: Any) -> list[np.ndarray]:
     """:return: what each source does in single observations"""
-    n = len(next(iter(observations.values())) if isinstance(observations, dict) else observations)
+    n = length_of(observations)
     starts, rng = np.ones(n, dtype=bool), np.random.default_rng(0)
     return [options.ask(i, observations, None, starts, rng=rng)[0] for i in range(options.n_sources)]
 
@@ -327,7 +327,7 @@ class _Random:
         self.space, self.rng = space, np.random.default_rng(0)
 
     def __call__(self, observations: Any) -> np.ndarray:
-        n = len(next(iter(observations.values())) if isinstance(observations, dict) else observations)
+        n = length_of(observations)
         if isinstance(self.space, spaces.Discrete):
             return self.rng.integers(int(self.space.n), size=n)
         assert isinstance(self.space, spaces.Box)

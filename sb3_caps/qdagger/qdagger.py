@@ -7,13 +7,16 @@ from typing import Any
 import numpy as np
 import torch as th
 from gymnasium import spaces
-from stable_baselines3.common.type_aliases import TensorDict
+from stable_baselines3.common.type_aliases import ReplayBufferSamples, TensorDict
 from torch.nn import functional as F
 
 from sb3_caps.reuse.checks import check_number, check_whole_number
 from sb3_caps.reuse.episodic import EpisodicReuseAlgorithm
 from sb3_caps.reuse.guided import Guided, GuideSelector
 from sb3_caps.reuse.selectors import LEARNED
+
+# What cross_entropy leaves out of the targets
+LEFT_OUT = -100
 
 
 @dataclass(eq=False)
@@ -120,9 +123,12 @@ class QDagger(EpisodicReuseAlgorithm):
         # The teacher's share of exploration is drawn above
         return np.where([each == LEARNED for each in self._tracker.behaviours], epsilon, 1.0)
 
-    def _teacher_actions(self, observations: th.Tensor | TensorDict) -> th.Tensor:
+    def _teacher_actions(
+        self, observations: th.Tensor | TensorDict, action_masks: th.Tensor | None = None
+    ) -> th.Tensor:
         """
         :param observations: a batch, as the replay buffer gives it
+        :param action_masks: which actions are allowed there; None for all
         :return: what the teacher would do there
         """
         assert self.selector.guide is not None
@@ -136,51 +142,40 @@ class QDagger(EpisodicReuseAlgorithm):
             emitted = _as_array(observations, self.observation_space)
             n_observations = len(observations)
         emitted = self.options.as_emitted(emitted, normalized=True)
-        actions, _ = teacher.actions(emitted, None, np.ones(n_observations, dtype=bool))
+        masks = None if action_masks is None else action_masks.cpu().numpy()
+        actions, _ = teacher.actions(emitted, None, np.ones(n_observations, dtype=bool), masks)
         return th.as_tensor(actions.reshape(-1), dtype=th.int64, device=self.device)
 
-    def distillation_loss(self, q_values: th.Tensor, teacher_actions: th.Tensor) -> th.Tensor:
+    def distillation_loss(
+        self, q_values: th.Tensor, teacher_actions: th.Tensor, action_masks: th.Tensor | None = None
+    ) -> th.Tensor:
         """
         Pull the student's Q-values towards the actions of the teacher.
 
         :param q_values: the student's, of shape (batch, actions)
         :param teacher_actions: the action of the teacher in each state
+        :param action_masks: which actions are allowed; None for all. Nothing is learned where the teacher's is not.
         :return: the cross-entropy of softmax(Q / T) with them, weighted so that its gradient for a Q-value is at most
             that of DQN's Huber loss for a temporal difference of T
         """
         temperature = self.value_temperature
-        return temperature * min(temperature, 1.0) * F.cross_entropy(q_values / temperature, teacher_actions)
+        if action_masks is not None:
+            follows = action_masks.gather(1, teacher_actions[:, None])[:, 0]
+            q_values = q_values.masked_fill(~action_masks, -th.inf)
+            teacher_actions = teacher_actions.where(follows, LEFT_OUT)
+        losses = F.cross_entropy(q_values / temperature, teacher_actions, reduction="none", ignore_index=LEFT_OUT)
+        return temperature * min(temperature, 1.0) * losses.mean()
 
-    def _train_with_sources(self, gradient_steps: int, batch_size: int) -> None:
+    def _guide_loss(
+        self, replay_data: ReplayBufferSamples, q_values: th.Tensor, action_masks: th.Tensor | None
+    ) -> th.Tensor | float:
         weight = self.distillation_weight
         if weight == 0:
-            super()._train_with_sources(gradient_steps, batch_size)
-            return
-        self.policy.set_training_mode(True)
-        self._update_learning_rate(self.policy.optimizer)
-        assert self.replay_buffer is not None
-        losses, distillation_losses = [], []
-        for _ in range(gradient_steps):
-            replay_data = self.replay_buffer.sample(batch_size, env=self._vec_normalize_env)
-            discounts = replay_data.discounts if replay_data.discounts is not None else self.gamma
-            with th.no_grad():
-                next_q_values = self.q_net_target(replay_data.next_observations).amax(dim=1, keepdim=True)
-                targets = replay_data.rewards + (1 - replay_data.dones) * discounts * next_q_values
-            q_values = self.q_net(replay_data.observations)
-            loss = F.smooth_l1_loss(q_values.gather(1, replay_data.actions.long()), targets)
-            distillation_loss = self.distillation_loss(q_values, self._teacher_actions(replay_data.observations))
-            losses.append(loss.item())
-            distillation_losses.append(distillation_loss.item())
-
-            self.policy.optimizer.zero_grad()
-            (loss + weight * distillation_loss).backward()
-            th.nn.utils.clip_grad_norm_(self.policy.parameters(), self.max_grad_norm)
-            self.policy.optimizer.step()
-
-        self._n_updates += gradient_steps
-        self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
-        self.logger.record("train/loss", np.mean(losses))
-        self.logger.record("train/distillation_loss", np.mean(distillation_losses))
+            return 0.0
+        actions = self._teacher_actions(replay_data.observations, action_masks)
+        loss = self.distillation_loss(q_values, actions, action_masks)
+        self.logger.record_mean("train/distillation_loss", loss.item())
+        return weight * loss
 
     def dump_logs(self) -> None:
         """Write log data."""

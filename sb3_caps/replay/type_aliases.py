@@ -38,11 +38,6 @@ class OptionReplayBufferSamples(NamedTuple):
     learned: th.Tensor
     action_masks: th.Tensor | None = None
 
-    @property
-    def allowed(self) -> th.Tensor | None:
-        """Which options are allowed for the observations, flattened as these are; None for all."""
-        return None if self.action_masks is None else th.cat([self.option_actions >= 0, self.action_masks], dim=1)
-
 
 class LatestSteps(NamedTuple):
     """

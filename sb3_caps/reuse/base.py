@@ -4,6 +4,8 @@ import io
 import pathlib
 from collections.abc import Iterable, Mapping
 from copy import copy
+from functools import partial
+from types import SimpleNamespace
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -27,15 +29,15 @@ from sb3_caps.reuse.options import OptionSet
 from sb3_caps.reuse.schedules import PiecewiseLinear, schedule_over
 from sb3_caps.reuse.statistics import OptionUse
 from sb3_caps.sources import ObservationNormalizer, Observations, SourcePolicy, as_sources, unwrapped
-from sb3_caps.sources.load import refusal
-from sb3_caps.sources.masks import action_masks_of, has_action_masks
+from sb3_caps.sources.load import check_trust, refusal
+from sb3_caps.sources.masks import action_masks_of, check_action_masks, has_action_masks
 
 SelfPolicyReuse = TypeVar("SelfPolicyReuse", bound="PolicyReuse")
 
 
 class PolicyReuse(OffPolicyAlgorithm):
     """
-    Mixin that gives an algorithm of SB3 source policies, whatever its actions are.
+    Mixin that adds source policies to an algorithm of SB3, with discrete or continuous actions.
 
     :param args: The arguments of SB3's algorithm, in its order
     :param source_policies: The policies to reuse: a list of anything that ``as_source`` takes, or a dictionary by name
@@ -48,6 +50,8 @@ class PolicyReuse(OffPolicyAlgorithm):
     _steps_before: int | None = None
     # Whether the environments tell which actions are allowed
     _has_action_masks = False
+    # Which actions are allowed in the last observations, None where they do not tell
+    _last_action_masks: np.ndarray | None = None
 
     def __new__(cls: type[SelfPolicyReuse], *args: Any, **kwargs: Any) -> SelfPolicyReuse:
         # Python says which argument there is not, and not which one was meant
@@ -93,9 +97,9 @@ class PolicyReuse(OffPolicyAlgorithm):
 
     def set_random_seed(self, seed: int | None = None) -> None:
         """
-        Set the seed of all that draws, see SB3.
+        Set the seed of all random numbers, see SB3.
 
-        :param seed: the seed, None to leave all as it is
+        :param seed: the seed, None to change nothing
         """
         super().set_random_seed(seed)
         if seed is not None:
@@ -167,7 +171,7 @@ class PolicyReuse(OffPolicyAlgorithm):
 
     @property
     def source_policies(self) -> tuple[SourcePolicy, ...]:
-        """The policies to reuse, in the order given. To use others, pass ``source_policies`` to ``load``."""
+        """The policies to reuse, in the order given. CAPS can ``add_source`` and ``remove_source``."""
         return tuple(self.options.sources)
 
     def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
@@ -196,24 +200,33 @@ class PolicyReuse(OffPolicyAlgorithm):
         assert self.env is not None
         return action_masks_of(self.env) if self._has_action_masks else None
 
+    def _masks_where_steps_led(self, infos: list[dict[str, Any]]) -> np.ndarray | None:
+        """
+        :param infos: what the environments told
+        :return: which actions are allowed where the last steps led to. Where an episode was truncated the environment
+            is in the next one: all count as allowed, but for what ``infos`` tell by Gymnasium's ``"action_mask"``.
+            None where the environments have no masks.
+        """
+        if self._last_action_masks is None:
+            return None
+        masks = self._last_action_masks.copy()
+        for i, info in enumerate(infos):
+            if info.get("TimeLimit.truncated", False):
+                told = info.get("action_mask")
+                masks[i] = True if told is None else check_action_masks(told, 1, self.options.n_actions)
+        return masks
+
     def _check_buffer_size(self) -> None:
         """Refuse a replay buffer that cannot be learned from."""
         checks.check_buffer_size(self.buffer_size, self.batch_size, self.n_envs)
 
-    def _setup_learn(
-        self,
-        total_timesteps: int,
-        callback: MaybeCallback = None,
-        reset_num_timesteps: bool = True,
-        tb_log_name: str = "run",
-        progress_bar: bool = False,
-    ) -> tuple[int, BaseCallback]:
+    def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
         self._check_buffer_size()
         observed = self._last_obs
-        setup = super()._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
+        setup = super()._setup_learn(*args, **kwargs)
         # Not told by the starts of episodes: all may have ended in the last step before a stop
         self._was_reset |= self._last_obs is not observed
-        checks.check_observations(self._original_observations(), self.num_timesteps)
+        checks.check_finite("observation", self._original_observations(), self.num_timesteps)
         total_timesteps = setup[0]
         self._setup_schedules(total_timesteps)
         if isinstance(self.learning_rate, PiecewiseLinear):
@@ -246,8 +259,8 @@ class PolicyReuse(OffPolicyAlgorithm):
 
     def collect_rollouts(self, env: VecEnv, callback: BaseCallback, *args: Any, **kwargs: Any) -> RolloutReturn:
         """
-        Collect experience, see SB3. A step at which a callback ends the run is stored too: SB3 would leave it out, and
-        what follows would be counted to an episode that may be over.
+        Collect experience, see SB3. If a callback ends the run in a step, that step is stored too. SB3 would drop it,
+        and the next steps would be added to an episode that may be over.
         """
         try:
             return super().collect_rollouts(env, callback, *args, **kwargs)
@@ -268,6 +281,11 @@ class PolicyReuse(OffPolicyAlgorithm):
         self._steps_before = None
         try:
             self._check_step(new_obs, reward, dones, infos)
+            masks, self._last_action_masks = self._last_action_masks, self._action_masks()
+            if masks is not None:
+                next_masks = self._masks_where_steps_led(infos)
+                add = partial(replay_buffer.add, action_masks=masks, next_action_masks=next_masks)  # type: ignore[call-arg]
+                replay_buffer = SimpleNamespace(add=add)  # type: ignore[assignment]
             super()._store_transition(replay_buffer, buffer_action, new_obs, reward, dones, infos)
             self._last_episode_starts = dones
             self._tell(reward, dones)
@@ -304,11 +322,7 @@ class PolicyReuse(OffPolicyAlgorithm):
         if self._vec_normalize_env is not None:
             # Clipped, an infinite number would look like any other
             new_obs, reward = self._vec_normalize_env.get_original_obs(), self._vec_normalize_env.get_original_reward()
-        checks.check_rewards(reward, self.num_timesteps)
-        # Before the last observations of episodes, which a VecNormalize has divided by what it learned from these
-        checks.check_observations(new_obs, self.num_timesteps)
-        if dones.any():
-            checks.check_terminal_observations(dones, infos, self.num_timesteps)
+        checks.check_step(new_obs, reward, dones, infos, self.num_timesteps)
 
     def learn(
         self: SelfPolicyReuse,
@@ -342,9 +356,9 @@ class PolicyReuse(OffPolicyAlgorithm):
         **kwargs: Any,
     ) -> SelfPolicyReuse:
         """
-        Load the model from a zip-file, see SB3, or from what ``export`` wrote. An argument that the algorithm does not
-        have is refused, and so is the model of another algorithm. Loading a zip-file runs code that the file holds, as
-        it does in SB3: load only files that you trust, or pass ``trust=False``.
+        Load the model from a zip-file, see SB3, or from an export. Unknown arguments and models of other algorithms are
+        refused. As in SB3, loading a zip-file runs code that the file holds: load only files that you trust, or pass
+        ``trust=False``.
 
         :param path: path to the file (or a file-like) where to load the agent from
         :param env: the new environment to run the loaded model on
@@ -352,14 +366,15 @@ class PolicyReuse(OffPolicyAlgorithm):
         :param custom_objects: Dictionary of objects to replace upon loading
         :param print_system_info: Whether to print system info from the saved model and the current system info
         :param force_reset: Force call to ``reset()`` before training to avoid unexpected behavior
-        :param trust: Whether code of the file may run; without, only what ``export`` wrote is loaded, and among
-            ``source_policies`` no other files and no import strings
-        :param kwargs: arguments of the constructor to change when loading. ``source_policies`` are matched by name, and
-            may be any with CAPS; other algorithms need as many as were saved. Other ``policy_kwargs`` than those that a
-            zip-file holds are refused, as in SB3: to change ``execution`` or ``averaging``, pass all of them as
+        :param trust: Whether the file may run code. If not, only exports are loaded, as a model and as
+            ``source_policies``
+        :param kwargs: arguments of the constructor to change when loading. ``source_policies`` are matched by name.
+            CAPS takes any; other algorithms need as many as were saved. As in SB3, ``policy_kwargs`` must be those of
+            the zip-file: to change ``execution`` or ``averaging``, pass all of them as
             ``custom_objects={"policy_kwargs": {...}}``.
         :return: new model instance with loaded parameters
         """
+        check_trust(trust)
         exported = is_export(path)
         if exported:
             # An export holds arguments alone, so both say what takes their place
@@ -398,7 +413,7 @@ class PolicyReuse(OffPolicyAlgorithm):
     ) -> None:
         """
         Save all the attributes of the object, the sources and the model parameters in a zip-file.
-        A file that is there already is replaced only when the new one is complete.
+        An existing file is replaced only when the new one is complete.
 
         :param path: path to the file where the rl agent should be saved
         :param exclude: name of parameters that should be excluded in addition to the default ones;
@@ -413,7 +428,7 @@ class PolicyReuse(OffPolicyAlgorithm):
     def save_replay_buffer(self, path: str | pathlib.Path | io.BufferedIOBase) -> None:
         """
         Save the replay buffer as a pickle file with a checksum.
-        A file that is there already is replaced only when the new one is complete.
+        An existing file is replaced only when the new one is complete.
 
         :param path: Path to the file where the replay buffer should be saved
         """
@@ -424,8 +439,8 @@ class PolicyReuse(OffPolicyAlgorithm):
 
     def load_replay_buffer(self, path: str | pathlib.Path | io.BufferedIOBase, truncate_last_traj: bool = True) -> None:
         """
-        Load a replay buffer from a pickle file, which runs code that the file holds. One that this model cannot learn
-        from is refused, and the model keeps the buffer that it has.
+        Load a replay buffer from a pickle file, which runs code that the file holds. If this model cannot learn from
+        it, it is refused, and the model keeps its buffer.
 
         :param path: Path to the pickled replay buffer
         :param truncate_last_traj: For ``HerReplayBuffer``, see SB3

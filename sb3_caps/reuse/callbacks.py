@@ -20,6 +20,7 @@ from sb3_caps.reuse.action_names import action_names, option_labels
 from sb3_caps.reuse.episodes import Behaviour
 from sb3_caps.reuse.options import OptionSet
 from sb3_caps.sources import Observations, with_masks
+from sb3_caps.sources.act import by_key
 
 # A card of TensorBoard is some 310 by 240 pixels: at this size in inches letters can be read there, and more dots keep
 # them sharp when a card is made large.
@@ -37,7 +38,9 @@ LAYOUT = {
             "Lead of the learner over the best source, in return": ["reuse/learner_lead"],
             "Who predict acts by: 0 = learner, 1 = first source, 2 = second": ["reuse/acts_by_source"],
             "Share of training steps decided by sources": ["options/source_share"],
-            "Return in evaluations: the model, and the learner alone": ["eval/mean_reward", "eval/learner_mean_reward"],
+            # Lines of one run have one colour: a chart for each
+            "Return in evaluations: the model": ["eval/mean_reward"],
+            "Return in evaluations: the learner alone": ["eval/learner_mean_reward"],
         }.items()
     }
 }
@@ -182,7 +185,7 @@ class OptionMonitor(HyperparameterLog):
         if len(self._steps) <= LONGEST_TIMELINE:
             normalizer = model.get_vec_normalize_env()
             rewards = found["rewards"] if normalizer is None else normalizer.get_original_reward()
-            observation = {key: value[:1].copy() for key, value in _by_key(model._last_obs).items()}
+            observation = {key: value[:1].copy() for key, value in by_key(model._last_obs).items()}
             self._steps.append((observation, found["actions"][0], model._last_options[0], rewards[0]))  # type: ignore[attr-defined]
         if found["dones"][0]:
             if len(self._steps) <= LONGEST_TIMELINE:
@@ -327,10 +330,6 @@ def draw_timeline(
 
 def _shortened(name: str) -> str:
     return name if len(name) < 13 else f"{name[:11]}…"
-
-
-def _by_key(observations: Any) -> dict[Any, Any]:
-    return observations if isinstance(observations, dict) else {None: observations}
 
 
 def with_monitor(callback: MaybeCallback) -> MaybeCallback:

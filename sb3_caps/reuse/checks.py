@@ -12,7 +12,21 @@ import numpy as np
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
+from sb3_caps.replay.batches import with_batch_axis
 from sb3_caps.sources import Observations
+from sb3_caps.sources.act import by_key
+
+# SB3 takes any of these, and learns what makes no sense
+RANGES = {
+    "gamma": (0.0, 1.0),
+    "tau": (0.0, 1.0),
+    "exploration_fraction": (0.0, np.inf),
+    "exploration_initial_eps": (0.0, 1.0),
+    "exploration_final_eps": (0.0, 1.0),
+    # A negative one turns gradients round
+    "max_grad_norm": (0.0, np.inf),
+    "gradient_steps": (-1.0, np.inf),
+}
 
 
 def constructor_arguments(algorithm: type[BaseAlgorithm]) -> dict[str, inspect.Parameter]:
@@ -44,9 +58,10 @@ def check_names(algorithm: type[BaseAlgorithm], names: Iterable[str]) -> None:
             raise TypeError(f"{algorithm.__name__} has no argument {name}{hint}")
 
 
-def check_numbers(model: BaseAlgorithm) -> None:
+def check_numbers(model: OffPolicyAlgorithm) -> None:
     """
-    Refuse NaN in any argument, an infinite learning rate, and anything but a number or a schedule where such is meant.
+    Refuse NaN in any argument, numbers out of range, rounds of no step, and anything but a number, a schedule or a
+    flag where such is meant.
 
     :param model: with the arguments that it was given
     """
@@ -57,6 +72,12 @@ def check_numbers(model: BaseAlgorithm) -> None:
         parts = set(get_args(parameter.annotation) or [parameter.annotation])
         if parts <= {int, float, NoneType} and value is not None and not isinstance(value, Real):
             raise ValueError(f"{name} must be a number, not {value!r}: it stays the same in a run.")
+        if parts == {bool} and name in vars(model) and not isinstance(value, bool):
+            raise ValueError(f"{name} must be True or False, not {value!r}.")
+        lowest, highest = RANGES.get(name, (-np.inf, np.inf))
+        if isinstance(value, Real) and not lowest <= value <= highest:
+            limit = f"from {lowest:g} to {highest:g}" if highest < np.inf else f"of at least {lowest:g}"
+            raise ValueError(f"{name} must be a number {limit}, not {value!r}.")
         if name == "exploration_schedule":
             # `load` puts it there, and the constructor does not
             value = vars(model).get("given_exploration_schedule")
@@ -64,6 +85,11 @@ def check_numbers(model: BaseAlgorithm) -> None:
                 raise ValueError(f"{name} must be None or a function of the remaining progress, not {value!r}.")
     if model.learning_rate == np.inf:
         raise ValueError("learning_rate must be a finite number or a function of the remaining progress, not inf.")
+    frequency: Any = model.train_freq
+    number = frequency[0] if isinstance(frequency, tuple) and frequency else frequency
+    if isinstance(number, Integral) and number < 1:
+        # A round would collect nothing, for ever
+        raise ValueError(f"train_freq must be of at least 1 step or episode, not {frequency!r}.")
 
 
 def check_number(name: str, value: Any, at_least: float, at_most: float | None = None) -> None:
@@ -145,16 +171,16 @@ def check_replay_buffer(
     :param path: where the buffer was found
     """
     if type(found) is not model.replay_buffer_class:
-        needed = getattr(model.replay_buffer_class, "__name__", None)
-        raise ValueError(f"{path} holds a {type(found).__name__}, where this model needs a {needed}.")
+        expected = getattr(model.replay_buffer_class, "__name__", None)
+        raise ValueError(f"{path} holds a {type(found).__name__}, where this model needs a {expected}.")
+    of_model = ("n_envs", "observation_space", "action_space", "n_steps", "gamma")
+    # Another number of sources is told below, by their names
+    needed = {name: getattr(model, name) for name in of_model} | arguments
     differences = [
-        f"{name} {getattr(found, name)}, not {getattr(model, name)}"
-        for name in ("n_envs", "observation_space", "action_space", "sequence_length", "n_steps", "gamma")
-        if hasattr(found, name) and getattr(found, name) != getattr(model, name)
+        f"{name} {getattr(found, name)}, not {value}"
+        for name, value in needed.items()
+        if name != "n_sources" and hasattr(found, name) and getattr(found, name) != value
     ]
-    share = getattr(found, "prioritized_share", None)
-    if share != arguments.get("prioritized_share"):
-        differences.append(f"prioritized_share {share}, not {arguments.get('prioritized_share')}")
     names: Any = getattr(found, "option_names", None)
     n_options = getattr(found, "n_options", len(option_names))
     moved = [name for name in names or () if name in option_names and names.index(name) != option_names.index(name)]
@@ -174,63 +200,46 @@ def check_replay_buffer(
         )
 
 
-def check_rewards(rewards: np.ndarray, step: int) -> None:
+def check_step(
+    observations: Observations, rewards: np.ndarray, dones: np.ndarray, infos: list[dict[str, Any]], step: int
+) -> None:
     """
-    Refuse rewards that are NaN or infinite.
-
-    :param rewards: one for each environment
-    :param step: the steps of all environments so far
-    """
-    _check_finite("reward", rewards, step)
-
-
-def check_observations(observations: Observations, step: int) -> None:
-    """
-    Refuse observations with a number that is NaN or infinite.
+    Refuse a step with numbers that are NaN or infinite.
 
     :param observations: one for each environment
-    :param step: the steps of all environments so far
-    """
-    if isinstance(observations, dict):
-        for key, values in observations.items():
-            _check_finite(f"observation '{key}'", values, step)
-    else:
-        _check_finite("observation", observations, step)
-
-
-def check_terminal_observations(dones: np.ndarray, infos: list[dict[str, Any]], step: int) -> None:
-    """
-    Refuse last observations of episodes with a number that is NaN or infinite.
-
+    :param rewards: one for each environment
     :param dones: which episodes have ended
-    :param infos: where the last observations are
+    :param infos: where their last observations are
     :param step: the steps of all environments so far
     """
-    for i in np.flatnonzero(dones):
+    check_finite("reward", rewards, step)
+    # Before the last observations of episodes, which a VecNormalize has divided by what it learned from these
+    check_finite("observation", observations, step)
+    for i in np.flatnonzero(dones).tolist():
         last = infos[i].get("terminal_observation")
-        parts = last if isinstance(last, dict) else {None: last}
-        for key, values in parts.items():
-            if values is not None:
-                name = "last observation" if key is None else f"last observation '{key}'"
-                _check_finite(name, np.asarray(values)[None], step, first=int(i))
+        if last is not None:
+            check_finite("last observation", with_batch_axis(last), step, first=i)
 
 
-def _check_finite(what: str, values: np.ndarray, step: int, first: int = 0) -> None:
+def check_finite(what: str, values: Observations, step: int, first: int = 0) -> None:
     """
+    Refuse numbers that are NaN or infinite.
+
     :param what: what the values are, for the message
     :param values: a batch of them
     :param step: the steps of all environments so far
     :param first: the environment that the first of them comes from
     """
-    if values.dtype.kind != "f" or np.isfinite(values).all():
-        return
-    bad = ~np.isfinite(values.reshape(len(values), -1))
-    i = int(bad.any(axis=1).argmax())
-    value = values.reshape(len(values), -1)[i][bad[i]][0]
-    raise ValueError(
-        f"The {what} of environment {first + i} is {value} in step {step}, where it has to be finite: fix the "
-        "environment. Nothing of this step was stored, and the model can be saved as it is."
-    )
+    for key, each in by_key(values).items():
+        if each.dtype.kind != "f" or np.isfinite(each).all():
+            continue
+        flat = each.reshape(len(each), -1)
+        i, number = np.argwhere(~np.isfinite(flat))[0]
+        raise ValueError(
+            f"The {what if key is None else f'{what} {key!r}'} of environment {first + i} is {flat[i, number]} in step "
+            f"{step}, where it has to be finite: fix the environment. Nothing of this step was stored, and the model "
+            "can be saved as it is."
+        )
 
 
 def check_n_envs(what: str, n_given: int, n_envs: int) -> None:

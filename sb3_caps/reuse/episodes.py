@@ -25,7 +25,7 @@ class Behaviour:
 
 class EpisodeResult(NamedTuple):
     """
-    What came of an episode.
+    The result of an episode.
 
     :param env: the environment
     :param behaviour: who acted
@@ -45,8 +45,8 @@ class EpisodeTracker:
     """
     Follows the episodes of several environments.
 
-    An episode that goes on for more than ``limit`` steps is counted as if it had ended there, and the next part of it
-    by itself: some tasks never end.
+    Some tasks never end. After ``limit`` steps, an episode counts as if it had ended, and what follows counts as
+    another one.
 
     :param n_envs: number of environments
     :param gamma: the discount of returns

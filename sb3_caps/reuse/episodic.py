@@ -7,11 +7,16 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch as th
+from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.noise import ActionNoise
-from stable_baselines3.common.type_aliases import Schedule
+from stable_baselines3.common.type_aliases import ReplayBufferSamples, Schedule
 from stable_baselines3.dqn.dqn import DQN
+from torch.nn import functional as F
 
+from sb3_caps.replay.batches import part
+from sb3_caps.replay.buffers import OptionReplayBuffer
 from sb3_caps.replay.draws import drawing_from
+from sb3_caps.replay.type_aliases import OptionReplayBufferSamples
 from sb3_caps.reuse.base import PolicyReuseAlgorithm
 from sb3_caps.reuse.episodes import EpisodeTracker, longest_trial
 from sb3_caps.reuse.options import SourceStates
@@ -28,10 +33,10 @@ class EpisodicReuseAlgorithm(PolicyReuseAlgorithm):
 
     A selector chooses, by the results of earlier episodes. A source that it chose is followed with a probability that
     a subclass gives for each step; in the other steps the learned policy acts, with some exploration. A DQN learns from
-    all of it, and ``predict`` is DQN's: sources help to explore and are no part of the result. Nobody does what the
-    environments' action masks forbid; DQN's targets do not know these. Until
-    ``learning_starts`` the learned policy acts at random, and sources are reused already. Without sources it is SB3's
-    DQN. An episode that goes on for more than 10 / (1 - γ) steps counts as several, so that nothing acts for ever.
+    all of it, and ``predict`` is DQN's: sources help to explore and are no part of the result. Where the environments
+    have action masks, nobody does what these forbid and no target counts it. Until ``learning_starts`` the learned
+    policy acts at random, and sources are reused already. Without sources and masks it is SB3's DQN. An episode that
+    goes on for more than 10 / (1 - γ) steps counts as several, so that nothing acts for ever.
 
     :param args: The arguments of SB3's DQN, with its order and defaults
     :param source_policies: The policies to reuse: a list of anything that ``as_source`` takes
@@ -74,6 +79,21 @@ class EpisodicReuseAlgorithm(PolicyReuseAlgorithm):
         super()._setup_model()
         self._configure_selector()
 
+    def _check_arguments(self) -> None:
+        super()._check_arguments()
+        if self._has_action_masks:
+            self.replay_buffer_class = self.replay_buffer_class or OptionReplayBuffer
+            if self.n_steps != 1 or not issubclass(self.replay_buffer_class, OptionReplayBuffer):
+                raise ValueError(
+                    "The environments have action masks, which OptionReplayBuffer keeps, for one step: pass n_steps=1 "
+                    f"and replay_buffer_class=None, not {self.n_steps} and {self.replay_buffer_class.__name__}."
+                )
+
+    def _buffer_arguments(self) -> dict[str, Any]:
+        if not issubclass(self.replay_buffer_class or ReplayBuffer, OptionReplayBuffer):
+            return {}
+        return {"n_sources": self.options.n_sources, "sequence_length": 1, "prioritized_share": 0.0}
+
     def _configure_selector(self) -> None:
         """Make the selector, or bring it up to date: arguments and random numbers are the algorithm's."""
         settings = {field.name: getattr(self, field.name) for field in fields(self.selector_class) if field.init}
@@ -103,6 +123,12 @@ class EpisodicReuseAlgorithm(PolicyReuseAlgorithm):
 
     def _start_run(self) -> None:
         super()._start_run()
+        if self._has_action_masks and not isinstance(self.replay_buffer, OptionReplayBuffer):
+            raise ValueError(
+                "The environments have action masks, and those that the model was made for had none: make a new model, "
+                "or load this one with env and replay_buffer_class=None."
+            )
+        self._last_action_masks = self._action_masks()
         assert self._last_episode_starts is not None
         if self._tracker.gamma != self.gamma:
             self._tracker.change_discount(self.gamma, longest_trial(self.gamma))
@@ -126,7 +152,7 @@ class EpisodicReuseAlgorithm(PolicyReuseAlgorithm):
         assert starts is not None
         if self.source_names and self._tracker.waiting:
             self._start_episodes()
-        masks = self._action_masks()
+        masks = self._last_action_masks
         option_actions, self._source_states = self.options.actions(
             self._emitted_observations(), self._source_states, starts, masks, self.rng
         )
@@ -202,20 +228,70 @@ class EpisodicReuseAlgorithm(PolicyReuseAlgorithm):
             self.selector.update(result)
 
     def train(self, gradient_steps: int, batch_size: int = 100) -> None:
-        if not self.source_names:
+        if not self.source_names and not self._has_action_masks:
+            # The very random numbers of SB3's DQN
             super().train(gradient_steps, batch_size)
             return
+        self.policy.set_training_mode(True)
+        self._update_learning_rate(self.policy.optimizer)
+        losses = []
         with drawing_from(self.rng):
-            self._train_with_sources(gradient_steps, batch_size)
+            for _ in range(gradient_steps):
+                replay_data, masks, next_masks = self._sample(batch_size)
+                targets = self._targets(replay_data, next_masks)
+                q_values = self.q_net(replay_data.observations)
+                loss = F.smooth_l1_loss(q_values.gather(1, replay_data.actions.long()), targets)
+                losses.append(loss.item())
 
-    def _train_with_sources(self, gradient_steps: int, batch_size: int) -> None:
-        """
-        Learn from the replay buffer: as DQN does, unless a subclass has more to learn from.
+                self.policy.optimizer.zero_grad()
+                (loss + self._guide_loss(replay_data, q_values, masks)).backward()
+                th.nn.utils.clip_grad_norm_(self.policy.parameters(), self.max_grad_norm)
+                self.policy.optimizer.step()
 
-        :param gradient_steps: how many
-        :param batch_size: of each
+        self._n_updates += gradient_steps
+        self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
+        self.logger.record("train/loss", np.mean(losses))
+
+    def _sample(self, batch_size: int) -> tuple[ReplayBufferSamples, th.Tensor | None, th.Tensor | None]:
         """
-        super().train(gradient_steps, batch_size)
+        :param batch_size: how many transitions
+        :return: transitions as SB3's buffers give them, which actions are allowed before and which after; None for all
+        """
+        assert self.replay_buffer is not None
+        found: Any = self.replay_buffer.sample(batch_size, env=self._vec_normalize_env)
+        if not isinstance(found, OptionReplayBufferSamples):
+            return found, None, None
+        n, masks = found.actions.numel(), found.action_masks
+        before: Any = part(found.observations, 0, n)
+        after: Any = part(found.observations, n)
+        # Sequences of one step each
+        actions, dones, rewards = (each.reshape(-1, 1) for each in (found.actions, found.dones.float(), found.rewards))
+        transitions = ReplayBufferSamples(before, actions, after, dones, rewards)
+        return (transitions, None, None) if masks is None else (transitions, masks[:n], masks[n:])
+
+    def _targets(self, replay_data: ReplayBufferSamples, next_masks: th.Tensor | None) -> th.Tensor:
+        """
+        :param replay_data: transitions
+        :param next_masks: which actions are allowed after them; None for all
+        :return: DQN's targets, by the best action that is allowed
+        """
+        discounts = replay_data.discounts if replay_data.discounts is not None else self.gamma
+        with th.no_grad():
+            next_values = self.q_net_target(replay_data.next_observations)
+            if next_masks is not None:
+                next_values = next_values.masked_fill(~next_masks, -th.inf)
+            return replay_data.rewards + (1 - replay_data.dones) * discounts * next_values.amax(dim=1, keepdim=True)
+
+    def _guide_loss(
+        self, replay_data: ReplayBufferSamples, q_values: th.Tensor, action_masks: th.Tensor | None
+    ) -> th.Tensor | float:
+        """
+        :param replay_data: transitions
+        :param q_values: what the network says of their actions
+        :param action_masks: which actions are allowed; None for all
+        :return: what is learned from a source beside DQN's loss, here nothing
+        """
+        return 0.0
 
     def dump_logs(self) -> None:
         """Write log data."""

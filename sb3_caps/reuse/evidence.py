@@ -9,11 +9,10 @@ import numpy as np
 
 class Evidence:
     """
-    The returns of the episodes of one behaviour, as running moments: another episode costs the same, however many
-    there were.
+    The returns of the episodes of one behaviour, as running moments.
 
-    Few episodes may be alike by luck. So the error of a mean counts one more episode, as far off as returns of the task
-    have ever been from their middle: a coin toss that failed twice is not known to fail always.
+    Few episodes may be alike by luck: a coin that showed tails twice need not always do so. The error of a mean
+    therefore counts one more episode, as far off as any return of the task ever was from the middle.
 
     :param latest: how many episodes count, for a behaviour that changes as it learns; None for all of them
     """

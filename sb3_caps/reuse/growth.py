@@ -11,6 +11,7 @@ from sb3_caps.reuse.action_names import action_names, option_labels
 from sb3_caps.reuse.base import PolicyReuse, emitted_space
 from sb3_caps.reuse.options import OptionSet
 from sb3_caps.sources import Observations, as_source
+from sb3_caps.sources.act import length_of
 
 # Asks a source, by its number among the new ones, about observations; None where it cannot tell
 Ask: TypeAlias = Callable[[int, Observations], np.ndarray | None]
@@ -136,7 +137,7 @@ class GrowingSources(PolicyReuse):
         if options.sources[source].takes_action_masks:
             return None
         emitted = options.as_emitted(observations)
-        starts = np.ones(len(next(iter(emitted.values())) if isinstance(emitted, dict) else emitted), dtype=bool)
+        starts = np.ones(length_of(emitted), dtype=bool)
         # A generator of its own: nobody else's draws depend on which sources there are
         answers, state = options.ask(source, emitted, None, starts, rng=np.random.default_rng(self.seed))
         return answers if state is None else None
@@ -182,5 +183,4 @@ class _Unknown:
         self.shape = shape
 
     def __call__(self, observations: Any) -> np.ndarray:
-        length = len(next(iter(observations.values())) if isinstance(observations, dict) else observations)
-        return np.zeros((length, *self.shape), dtype=np.float32 if self.shape else np.int64)
+        return np.zeros((length_of(observations), *self.shape), dtype=np.float32 if self.shape else np.int64)

@@ -24,16 +24,16 @@ class Guided(Behaviour):
 @dataclass(eq=False)
 class GuideSelector(EvidenceSelector):
     """
-    Base of the selectors by which one source policy, the guide, acts first and the learned policy afterwards.
+    Base of the selectors in which one source policy, the guide, acts first and the learned policy afterwards.
 
-    At first every source acts alone for a few episodes, those that were tried least first, and so does a random
-    policy. The source with the highest mean return (not discounted, in the task's own rewards) is the guide from then
-    on, and the difference to the random policy's return is the unit in which returns are compared, whatever the size
-    of rewards. In each later episode the guide acts for the first ``horizon`` steps, and the learned policy,
-    ε-greedily, in the rest; a guide that is no better than the random policy does not act.
+    At first every source acts alone for a few episodes, and so does a random policy. The source with the highest mean
+    return (not discounted) becomes the guide. Its lead over the random policy is the unit in which returns are
+    compared, so the size of rewards does not matter. In each later episode the guide acts for the first ``horizon``
+    steps, and the learned policy acts ε-greedily in the rest. A guide that is no better than the random policy does not
+    act.
 
-    With several environments an episode that is under way counts as a try, and one that ends after the guide was
-    chosen changes no choice.
+    With several environments, running episodes count as tries. Those that end after the guide was chosen do not change
+    the choice.
 
     :param trial_episodes: How many episodes each source is tried for
     :param average_episodes: How many of the latest episodes the learned policy is judged by
@@ -72,7 +72,7 @@ class GuideSelector(EvidenceSelector):
         return self.recent.mean if self.recent.n == self.average_episodes else None
 
     def choose(self) -> Behaviour:
-        """:return: what was tried least, and later the guide for as long as it acts first"""
+        """:return: what was tried least, and later the guide, as long as it has steps to act in"""
         if self.guide is None:
             return list(self.evidence)[int(self.tries.argmin())]
         return Guided(self.guide.name, is_source=True, steps=self.horizon) if self.horizon > 0 else LEARNED
@@ -98,7 +98,7 @@ class GuideSelector(EvidenceSelector):
         """Take the return of another episode of the learned policy into account, the last of the recent ones."""
 
     def statistics(self) -> dict[str, Any]:
-        """:return: what to log, the guide and how the learned policy does too"""
+        """:return: what to log, with the guide and the return of the learned policy"""
         found = super().statistics()
         if self.guide is not None:
             found["guide"] = self.guide.name

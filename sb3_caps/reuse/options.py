@@ -1,6 +1,6 @@
 """The option set: source policies first, in the order given, then one primitive option for each action."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -70,22 +70,6 @@ class OptionSet:
     def initial_states(self) -> SourceStates:
         """:return: what ``actions`` takes as states at the very start"""
         return (None,) * self.n_sources
-
-    def normalized(self, weights: float | Sequence[float] | None) -> np.ndarray | None:
-        """
-        :param weights: how likely each option is relative to the others, or a source relative to a primitive
-        :return: probabilities, None for options that are all alike
-        """
-        if weights is None:
-            return None
-        given = np.asarray(weights, dtype=np.float64)
-        each = np.repeat([given, 1.0], [self.n_sources, self.n_actions]) if given.ndim == 0 else given
-        if each.shape != (len(self),) or given.min() < 0 or each.sum() <= 0:
-            raise ValueError(
-                f"weights must be {len(self)} numbers that are not negative, one for each of {self.names}, "
-                f"or one number for sources beside primitives, not {weights}."
-            )
-        return each / each.sum()
 
     def actions(
         self,

@@ -15,9 +15,14 @@ class ReturnScale:
 
     The largest, because the mean square of sparse rewards tells how often a reward comes, and not how large it is.
 
+    It is known without being used too, for whoever begins to use it later.
+
     :param gamma: the discount factor
     :param n_envs: number of environments
     """
+
+    # Whether values are in this unit, and not in that of the rewards
+    in_use = True
 
     def __init__(self, gamma: float, n_envs: int) -> None:
         self.gamma = gamma
@@ -32,6 +37,16 @@ class ReturnScale:
         """
         self.sums = np.zeros(n_envs)
 
+    def use(self, in_use: bool) -> float:
+        """
+        :param in_use: whether values are to be in this unit from now on
+        :return: what those of before are to be multiplied with
+        """
+        unit = self.value or 1.0
+        factor = 1.0 if in_use == self.in_use else 1.0 / unit if in_use else unit
+        self.in_use = in_use
+        return factor
+
     def update(self, rewards: np.ndarray, dones: np.ndarray) -> float:
         """
         :param rewards: of one step of all environments
@@ -42,11 +57,11 @@ class ReturnScale:
         before, self.value = self.value, max(self.value, float(np.abs(self.sums).max()))
         self.sums[dones] = 0.0
         # Before anything was paid all values were 0, in any unit
-        return before / self.value if before > 0 else 1.0
+        return before / self.value if self.in_use and before > 0 else 1.0
 
     def normalize(self, rewards: Rewards) -> Rewards:
         """
         :param rewards: as the task pays them, an array or a tensor
-        :return: the same in units of the scale, as they are as long as nothing was paid
+        :return: the same in the unit of values: as they are as long as nothing was paid, or the scale is not in use
         """
-        return rewards / self.value if self.value > 0 else rewards
+        return rewards / self.value if self.in_use and self.value > 0 else rewards

@@ -13,9 +13,9 @@ from sb3_caps.reuse.evidence import Evidence
 
 class Selector:
     """
-    Chooses the behaviour of each episode, and in the end what the model acts by.
+    Chooses the behaviour of each episode, and what the model acts by.
 
-    A subclass has ``select`` and ``decide``. All else is here as it is for one that concludes nothing from results.
+    A subclass defines ``select`` and ``decide``. The other methods are optional, and here do nothing.
 
     :param source_names: the names of the sources
     :param settings: the numbers of the algorithm's own selector
@@ -69,23 +69,23 @@ class Selector:
 
     @property
     def no_signal(self) -> bool:
-        """Whether there is nothing to learn from yet, so that whatever explores is random."""
+        """Whether all returns so far are alike, so that exploration should be random."""
         return False
 
-    def improved(self) -> Behaviour | None:
-        """
-        Tell when networks are worth keeping as they are.
+    def improved(self) -> bool:
+        """:return: whether the networks are worth keeping as they are"""
+        return False
 
-        :return: the learner that has just come to be worth more than what was kept, None for none
-        """
-        return None
+    def keep(self) -> None:
+        """Remember that the networks are kept as they are."""
 
-    def keep(self, learner: Behaviour) -> None:
-        """
-        Remember that the networks are kept as they are.
+    def actor_rose(self) -> bool:
+        """:return: whether the actor, as it samples, has just come to be worth more than ever; that is remembered"""
+        return False
 
-        :param learner: what they act by
-        """
+    def actor_fell(self) -> bool:
+        """:return: whether it is worth less than it was, and not by luck, so that it goes back; that is remembered"""
+        return False
 
     def source_chances(self) -> np.ndarray | None:
         """
@@ -102,9 +102,9 @@ LEARNED, RANDOM = Behaviour("learned"), Behaviour("random")
 @dataclass(eq=False)
 class EvidenceSelector(Selector):
     """
-    Base of the selectors that choose by what is known of each behaviour. A subclass says who comes next.
+    Base of the selectors that choose by the returns of each behaviour. A subclass defines ``choose``.
 
-    The fields that a subclass adds are attributes of its algorithm, which keeps them up to date.
+    Fields that a subclass adds are attributes of its algorithm, which keeps them up to date.
 
     :param source_names: the names of the sources
     :param rng: random numbers

@@ -31,6 +31,22 @@ BATCHES = (
 GOALS = {"observation", "achieved_goal", "desired_goal"}
 
 
+def by_key(observations: Any) -> dict[Any, Any]:
+    """
+    :param observations: an array, or a Dict of arrays
+    :return: its parts by their keys, None being that of an array
+    """
+    return observations if isinstance(observations, dict) else {None: observations}
+
+
+def length_of(observations: Any) -> int:
+    """
+    :param observations: a batch of them
+    :return: how many there are
+    """
+    return len(next(iter(by_key(observations).values())))
+
+
 class each:  # lowercase: reads as a word where it is used, `each(function)`
     """
     Make a batched source of a function of one observation.
@@ -232,7 +248,7 @@ class SourcePolicy:
             if self.action_map is not None:
                 actions = self.action_map(_as_array(actions))
         except Exception as error:
-            hint = f" {BATCHES}" if getattr(self.act, "takes_batches", False) else ""
+            hint = f". {BATCHES}" if getattr(self.act, "takes_batches", False) else ""
             if getattr(self.act, "is_network", False):
                 hint = f". It was given observations of {_described(observations)}."
             raise RuntimeError(f"Source policy '{self.name}' failed: {type(error).__name__}: {error}{hint}") from error
@@ -319,7 +335,7 @@ class SourcePolicy:
         elif isinstance(acts_in, spaces.Box):
             raise ValueError(
                 f"Source policy '{self.name}' has continuous actions, {acts_in}, but the environment takes "
-                f"{action_space}: pass as_source(..., action_map=...) that makes one of its actions of each."
+                f"{action_space}: pass as_source(..., action_map=...) to convert its actions."
             )
         known = self.observation_space if self.observation_map is None else None
         if known is not None and not _same_observations(known, observation_space):

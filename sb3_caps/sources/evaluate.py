@@ -9,6 +9,7 @@ does, and read their weights in one go. And because sources never change, the ac
 
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 import torch as th
@@ -149,16 +150,19 @@ def layers_of(policy: BasePolicy) -> list[nn.Module] | None:
     else:
         return None
     layers = [] if extractor is None else [*extractor, *head]
-    return layers if layers and all(map(_is_known, layers)) and _is_as_built(policy) else None
+    return layers if layers and all(map(_is_known, layers)) and is_as_built(policy) else None
 
 
-def _is_as_built(policy: BasePolicy) -> bool:
-    """Whether nothing was put in the way of what its classes do: no hook, and no method of an object of its own."""
-    return all(parameter.dtype == th.float32 for parameter in policy.parameters()) and not any(
+def is_as_built(network: nn.Module) -> bool:
+    """
+    :param network: a policy or a network
+    :return: whether nothing was put in the way of what its classes do: no hook, and no method of an object of its own
+    """
+    return all(parameter.dtype == th.float32 for parameter in network.parameters()) and not any(
         module._forward_hooks
         or module._forward_pre_hooks
         or any(callable(getattr(type(module), name, None)) for name in vars(module))
-        for module in policy.modules()
+        for module in network.modules()
     )
 
 
@@ -218,7 +222,7 @@ def most_rows(layers: Sequence[nn.Module], space: spaces.Space | None) -> int:
     return MOST_MULTIPLICATIONS // max(sizes, default=1)
 
 
-def as_inputs(observations: np.ndarray, space: spaces.Space) -> np.ndarray:
+def as_inputs(observations: Any, space: spaces.Space) -> np.ndarray:
     """
     What SB3's ``preprocess_obs`` and ``FlattenExtractor`` do, for a batch of vectors or numbers.
 
@@ -226,9 +230,8 @@ def as_inputs(observations: np.ndarray, space: spaces.Space) -> np.ndarray:
     :param space: their space
     :return: the inputs of a network, of shape (batch, inputs), or the numbers themselves, of shape (batch,)
     """
-    if isinstance(space, spaces.Discrete):
-        return observations.reshape(-1)
-    return observations.reshape(len(observations), -1).astype(np.float32)
+    flat: np.ndarray = observations.reshape(len(observations), -1)
+    return flat[:, 0] if isinstance(space, spaces.Discrete) else flat.astype(np.float32)
 
 
 class ArrayStack:

@@ -39,24 +39,23 @@ def as_source(
     deterministic: bool | None = None,
 ) -> SourcePolicy:
     """
-    Make a source policy of anything that acts. Files and import strings run code: pass only those that you trust, or
-    ``trust=False``. What ``export_source`` and ``CAPS.export`` wrote runs nothing.
+    Make a source policy out of anything that acts. Files and import strings run code: pass only those that you trust,
+    or ``trust=False``. Exports (of ``export_source`` and ``CAPS.export``) run nothing.
 
-    :param source: an SB3 or sb3-contrib algorithm or policy, the path of a saved model, of an export, of a TorchScript
-        or ONNX file (an extra: ``onnx``) or of a folder with one of these, an import string
-        ``package.module:function``, a module of torch (it returns actions, or a logit or value of each), an object with
-        ``predict``, or a callable from a batch of observations to a batch of actions (see ``each`` for a function of
-        one observation)
+    :param source: an SB3 or sb3-contrib algorithm or policy; the path of a saved model, an export, a TorchScript or
+        ONNX file (extra ``onnx``), or a folder with one of these; an import string ``package.module:function``; a
+        module of torch that returns actions, or a logit or value for each; an object with ``predict``; or a callable
+        from a batch of observations to a batch of actions (see ``each`` for a function of one observation)
     :param name: its name in logs and figures, by default that of the file, function or class
     :param observation_map: converts a batch of the target's observations to the source's
     :param action_map: converts a batch of the source's actions to the target's
-    :param trust: whether code that a file or an import string stands for may run; without, of files only exports are
-        read, and import strings are refused
-    :param deterministic: whether it always takes its likeliest action. With False a model of PPO, A2C and their like
-        draws its actions while it is reused, which pays where observations tell only a part. None for True, or for what
-        a ``SourcePolicy`` does already.
+    :param trust: whether files and import strings may run code; if not, only exports are read
+    :param deterministic: whether it always takes its likeliest action. With False, models such as PPO's and A2C's draw
+        their actions, which helps in partially observed tasks. None for True, or for what a ``SourcePolicy`` already
+        does.
     :return: the source policy
     """
+    check_trust(trust)
     if isinstance(source, SourcePolicy):
         result = copy.copy(source)
     elif isinstance(source, str) and IMPORT_STRING.fullmatch(source) and not Path(source).exists():
@@ -93,7 +92,7 @@ def as_source(
 
 def as_sources(source_policies: Iterable[Any] | Mapping[str, Any] | None, trust: bool = True) -> list[SourcePolicy]:
     """
-    Make source policies of what an algorithm is given as ``source_policies``.
+    Make source policies out of the argument ``source_policies`` of an algorithm.
 
     :param source_policies: a list of anything that ``as_source`` takes, or a dictionary of them by name
     :param trust: see ``as_source``
@@ -135,6 +134,16 @@ def _from_policy(policy: BasePolicy, name: str, normalizer: VecNormalize | None 
         observation_space=policy.observation_space,
         action_space=policy.action_space,
     )
+
+
+def check_trust(trust: Any) -> None:
+    """
+    Refuse what only looks like a no: ``"False"`` is true.
+
+    :param trust: what was passed
+    """
+    if not isinstance(trust, bool):
+        raise ValueError(f"trust must be True or False, not {trust!r}.")
 
 
 def refusal(path: Any) -> str:

@@ -22,8 +22,8 @@ RESERVED = frozenset(
         "learner",
     ]
 )
-# They would break a table, or make one name two
-UNSAFE = re.compile(r"[\x00-\x1f\x7f,/]+")
+# They would break a table, make one name two, or be a formula in a figure
+UNSAFE = re.compile(r"[\x00-\x1f\x7f,/$]+")
 
 
 def unique_names(sources: Sequence[SourcePolicy], taken: Sequence[str] = ()) -> list[str]:
@@ -32,7 +32,7 @@ def unique_names(sources: Sequence[SourcePolicy], taken: Sequence[str] = ()) -> 
 
     :param sources: the sources
     :param taken: names that other things have
-    :return: a name for each source, without commas, slashes and line breaks
+    :return: a name for each source, without commas, slashes, dollars and line breaks
     """
     safe = [UNSAFE.sub("_", source.name) for source in sources]
     known = {*taken, *RESERVED}
@@ -45,7 +45,7 @@ def unique_names(sources: Sequence[SourcePolicy], taken: Sequence[str] = ()) -> 
             if name != source.name:
                 warnings.warn(
                     f"Source policy {source.name!r} is called {name!r}: names in tables and logs have no commas, "
-                    "slashes and line breaks.",
+                    "slashes, dollars and line breaks.",
                     stacklevel=2,
                 )
             known.add(name)

@@ -1,39 +1,31 @@
 """OPS-TL: online source selection as a bandit (Li and Zhang, 2018), on tables."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
-from sb3_caps.tabular.base import argmax, epsilon_greedy, hyperbolic
-from sb3_caps.tabular.prql import stack_sources
-from sb3_caps.tabular.q_learning import QConfig, QLearning
+from sb3_caps.tabular.base import argmax, column, epsilon_greedy, hyperbolic
+from sb3_caps.tabular.prql import ReuseConfig, SourceChooser
 
 
 @dataclass(frozen=True, eq=False)
-class OPSTLConfig(QConfig):
+class OPSTLConfig(ReuseConfig):
     """
-    The configuration of one run of OPS-TL.
+    The configuration of one run of OPS-TL: ψ is 1 in the first step of an episode.
 
     Its constants were chosen on runs that are not reported (see ``docs/grid_study.md``): those of its paper were not
     available.
 
-    :param sources: the action of each source policy in each state
     :param bonus: the weight of UCB1's confidence bonus; 1 is UCB1's own, for rewards from 0 to 1
-    :param reuse_decay: by which the probability of following the source, 1 in the first step of an episode, is
-        multiplied in each step
-    :param reuse_half_life: K of the factor 1 − k / (k + K) of that probability in episode k: the better the learned
-        policy, the less the source is followed; infinite for a probability that decays within the episode only
     """
 
-    sources: Sequence[np.ndarray] = field(default_factory=list)
     half_life: float = 25.0
     bonus: float = 0.1
-    reuse_decay: float = 0.95
     reuse_half_life: float = 100.0
 
 
-class OPSTL(QLearning):
+class OPSTL(SourceChooser):
     """
     OPS-TL on tables.
 
@@ -48,14 +40,7 @@ class OPSTL(QLearning):
 
     def __init__(self, configs: Sequence[OPSTLConfig], n_states: int) -> None:
         super().__init__(configs, n_states)
-        self.sources = stack_sources([config.sources for config in configs])
-        self.gains = np.zeros(self.sources.shape[:2])
-        self.counts = np.zeros(self.sources.shape[:2])
-        self.chosen = np.zeros(self.n_runs, dtype=np.intp)
-        self.psi = np.zeros(self.n_runs)
-        self.bonus = np.array([config.bonus for config in configs])
-        self.reuse_decay = np.array([config.reuse_decay for config in configs])
-        self.reuse_half_life = np.array([config.reuse_half_life for config in configs])
+        self.bonus = column(configs, lambda config: config.bonus)
 
     def begin(self, runs: np.ndarray, states: np.ndarray, draws: np.ndarray) -> None:
         counts = self.counts[runs]
@@ -72,13 +57,3 @@ class OPSTL(QLearning):
         own = epsilon_greedy(values, epsilon, draws[:, 1], draws[:, 2], self.random_ties[runs])
         self.psi[runs] = psi * self.reuse_decay[runs]
         return np.where(draws[:, 0] < psi, self.sources[runs, self.chosen[runs], states], own)
-
-    def end(self, runs: np.ndarray, returns: np.ndarray) -> None:
-        super().end(runs, returns)
-        chosen = self.chosen[runs]
-        self.counts[runs, chosen] += 1
-        gains = self.gains[runs, chosen]
-        self.gains[runs, chosen] = gains + (returns - gains) / self.counts[runs, chosen]
-
-    def tables(self) -> dict[str, np.ndarray]:
-        return {**super().tables(), "gains": self.gains, "counts": self.counts}

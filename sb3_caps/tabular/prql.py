@@ -5,32 +5,75 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from sb3_caps.tabular.base import epsilon_greedy, hyperbolic
+from sb3_caps.tabular.base import column, epsilon_greedy, hyperbolic
 from sb3_caps.tabular.q_learning import QConfig, QLearning
 
 
 @dataclass(frozen=True, eq=False)
-class PRQLConfig(QConfig):
+class ReuseConfig(QConfig):
+    """
+    One run of a method that follows a source policy with a probability ψ.
+
+    :param sources: the action of each source policy in each state
+    :param reuse_decay: the factor of ψ in each step
+    :param reuse_half_life: K of a factor 1 − k / (k + K) of ψ in episode k: the better the learned policy, the less the
+        source is followed; infinite for none, so that ψ decays within the episode only
+    """
+
+    sources: Sequence[np.ndarray] = field(default_factory=list)
+    reuse_decay: float = 0.95
+    reuse_half_life: float = np.inf
+
+
+@dataclass(frozen=True, eq=False)
+class PRQLConfig(ReuseConfig):
     """
     The configuration of one run of PRQL, with the constants of its paper.
 
     ``half_life`` is not used: π-reuse is the exploration.
 
-    :param sources: the action of each source policy in each state
     :param temperature_step: by how much the temperature of the softmax over gains grows in an episode, from 0
-    :param reuse: ψ, the probability of following the past policy in the first step of an episode
-    :param reuse_decay: υ, the factor of ψ in each step
-    :param reuse_half_life: K of a factor 1 − k / (k + K) of ψ in episode k; infinite for none, as in its paper
+    :param reuse: ψ in the first step of an episode
     """
 
-    sources: Sequence[np.ndarray] = field(default_factory=list)
     temperature_step: float = 0.05
     reuse: float = 1.0
-    reuse_decay: float = 0.95
-    reuse_half_life: float = np.inf
 
 
-class PRQL(QLearning):
+class SourceChooser(QLearning):
+    """
+    Q-learning that chooses a policy for each episode by the gains of those before.
+
+    :param configs: one for each run, all with the same number of sources
+    :param n_states: the number of states
+    """
+
+    #: how many policies there are to choose from beside the sources
+    n_others = 0
+
+    def __init__(self, configs: Sequence[ReuseConfig], n_states: int) -> None:
+        super().__init__(configs, n_states)
+        self.sources = stack_sources([config.sources for config in configs])
+        #: the average gain of each past policy and, last, of the new one if it may be chosen
+        self.gains = np.zeros((self.n_runs, self.sources.shape[1] + self.n_others))
+        self.counts = np.zeros(self.gains.shape)
+        self.chosen = np.zeros(self.n_runs, dtype=np.intp)
+        self.psi = np.zeros(self.n_runs)
+        self.reuse_decay = column(configs, lambda config: config.reuse_decay)
+        self.reuse_half_life = column(configs, lambda config: config.reuse_half_life)
+
+    def end(self, runs: np.ndarray, returns: np.ndarray) -> None:
+        super().end(runs, returns)
+        chosen = self.chosen[runs]
+        self.counts[runs, chosen] += 1
+        gains = self.gains[runs, chosen]
+        self.gains[runs, chosen] = gains + (returns - gains) / self.counts[runs, chosen]
+
+    def tables(self) -> dict[str, np.ndarray]:
+        return {**super().tables(), "gains": self.gains, "counts": self.counts}
+
+
+class PRQL(SourceChooser):
     """
     PRQL on tables.
 
@@ -43,20 +86,12 @@ class PRQL(QLearning):
     """
 
     columns = 5
+    n_others = 1
 
     def __init__(self, configs: Sequence[PRQLConfig], n_states: int) -> None:
         super().__init__(configs, n_states)
-        self.sources = stack_sources([config.sources for config in configs])
-        n_choices = self.sources.shape[1] + 1
-        #: the average gain of each past policy and, last, of the new one
-        self.gains = np.zeros((self.n_runs, n_choices))
-        self.counts = np.zeros((self.n_runs, n_choices))
-        self.chosen = np.zeros(self.n_runs, dtype=np.intp)
-        self.psi = np.zeros(self.n_runs)
-        self.temperature_step = np.array([config.temperature_step for config in configs])
-        self.reuse = np.array([config.reuse for config in configs])
-        self.reuse_decay = np.array([config.reuse_decay for config in configs])
-        self.reuse_half_life = np.array([config.reuse_half_life for config in configs])
+        self.temperature_step = column(configs, lambda config: config.temperature_step)
+        self.reuse = column(configs, lambda config: config.reuse)
 
     def begin(self, runs: np.ndarray, states: np.ndarray, draws: np.ndarray) -> None:
         temperature = self.temperature_step[runs] * self.episodes[runs]
@@ -74,16 +109,6 @@ class PRQL(QLearning):
         past = self.sources[runs, np.where(new, 0, chosen), states]
         self.psi[runs] = psi * self.reuse_decay[runs]
         return np.where(~new & (draws[:, 0] < psi), past, own)
-
-    def end(self, runs: np.ndarray, returns: np.ndarray) -> None:
-        super().end(runs, returns)
-        chosen = self.chosen[runs]
-        self.counts[runs, chosen] += 1
-        gains = self.gains[runs, chosen]
-        self.gains[runs, chosen] = gains + (returns - gains) / self.counts[runs, chosen]
-
-    def tables(self) -> dict[str, np.ndarray]:
-        return {**super().tables(), "gains": self.gains, "counts": self.counts}
 
 
 def stack_sources(sources: Sequence[Sequence[np.ndarray]]) -> np.ndarray:

@@ -1,6 +1,7 @@
 """rl_zoo3's experiment manager, with what our algorithms need in addition."""
 
 import argparse
+import contextlib
 import shutil
 import time
 from pathlib import Path
@@ -217,6 +218,7 @@ class PolicyReuseManager(exp_manager.ExperimentManager):  # type: ignore[name-de
         return [by_name[source.name] for source in sources]
 
     def setup_experiment(self) -> tuple[BaseAlgorithm, dict[str, Any]] | None:
+        new = [parent for parent in list(Path(vars(self)["save_path"]).parents)[:2] if not parent.exists()]
         folder = make_run_folder(vars(self)["save_path"])
         self.save_path, self.params_path = str(folder), str(folder / self.env_name)
         try:
@@ -224,6 +226,9 @@ class PolicyReuseManager(exp_manager.ExperimentManager):  # type: ignore[name-de
         except BaseException:
             # It is there before the algorithm has seen its arguments
             shutil.rmtree(folder, ignore_errors=True)
+            with contextlib.suppress(OSError):  # another run has begun there
+                for parent in new:
+                    parent.rmdir()
             raise
         if results is not None and self.exploration_schedule is not None:
             results[0].exploration_schedule = self.exploration_schedule

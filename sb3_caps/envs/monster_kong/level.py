@@ -139,7 +139,7 @@ def load_level(setting: Setting) -> Level:
     path = Path(text)
     if not path.is_file():
         raise ValueError(
-            f"Setting {text!r} is none of {SETTINGS}, and there is no such file; "
+            f"Setting {text!r} is not one of {SETTINGS}, and there is no such file; "
             f"pass one of these, the path of a map, or its text (several lines)."
         )
     return Level(path.read_text(), name=path.stem)

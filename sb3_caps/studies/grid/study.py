@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from sb3_caps.files.lock import one_at_a_time
 from sb3_caps.studies.grid import reports, surface
 from sb3_caps.studies.grid.batches import METHODS, RECOMMENDED, SOURCE_TASKS, ablations, optimum
 from sb3_caps.studies.grid.claims import claims
@@ -11,7 +12,6 @@ from sb3_caps.studies.grid.metrics import Study
 from sb3_caps.studies.grid.parts import PARTS
 from sb3_caps.studies.grid.results import Results, run_all
 from sb3_caps.studies.shared.arguments import check_at_least
-from sb3_caps.studies.shared.lock import locked
 from sb3_caps.studies.shared.runs import write_text
 from sb3_caps.studies.shared.statistics import Interval
 from sb3_caps.studies.shared.tables import markdown
@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
     needed = [batch for figure in figures for batch in FIGURE_BATCHES.get(figure, METHOD_BATCHES)]
     if args.draw and args.part != "surface":
         raise ValueError(f"--draw is for --part surface: the tables of {args.part} need all of its runs")
-    with locked(args.results):
+    with one_at_a_time(args.results, wait=False):
         if not args.draw and run_all(results, needed if args.figure else part.batches, args.jobs):
             return 1
 

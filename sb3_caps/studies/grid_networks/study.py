@@ -13,12 +13,12 @@ from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from sb3_caps.caps import CAPS
 from sb3_caps.envs.grid import PAPER_TASKS, GridEnv, optimal_policy, plan
 from sb3_caps.envs.grid.planner import evaluator
+from sb3_caps.files.lock import one_at_a_time
 from sb3_caps.files.save_util import atomic_write
 from sb3_caps.settings import algorithm_arguments, settings
 from sb3_caps.sources import SourcePolicy, as_source
 from sb3_caps.studies.shared.arguments import check_at_least
 from sb3_caps.studies.shared.checkpoints import Checkpoints, EpochCallback
-from sb3_caps.studies.shared.lock import locked
 from sb3_caps.studies.shared.runs import Run
 from sb3_caps.studies.shared.scheduler import run_missing, this_command
 
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
         for method in args.method
         for seed in args.seeds
     ]
-    with locked(args.results):
+    with one_at_a_time(args.results, wait=False):
         for map_name, goal in (PAPER_TASKS[task] for task in (*args.task, *SOURCES)):
             plan(map_name, goal, GAMMA)  # once, for all processes
         errors = run_missing(runs, execute, args.jobs, command=this_command())

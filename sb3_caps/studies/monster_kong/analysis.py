@@ -20,9 +20,11 @@ from sb3_caps.studies.monster_kong.methods import TASKS
 from sb3_caps.studies.monster_kong.sources import source_goals
 from sb3_caps.studies.shared.arguments import check_at_least
 from sb3_caps.studies.shared.statistics import roc_area
+from sb3_caps.studies.shared.tables import markdown
 
 TERMINATIONS = (0.06, 0.12, 0.25, 0.5, 1.0)
 NOISES = (0.0, 0.005, 0.01, 0.02)
+NOISE_HEADER = ["goal", "β", *(f"{noise:.1%} noise" for noise in NOISES)]
 MARGINS = (0.0, 0.01, 0.03)
 HORIZONS = (HORIZON, 200, 100, 50)
 N_GAMES = 64
@@ -108,8 +110,7 @@ def noise_table(setting: str | Path, goals: list[str], seed: int = 0) -> Iterato
     :return: the lines of a table: for each margin of interruption, shares of the optimum
     """
     yield f"Interrupting execution of exact option values, margins of {', '.join(f'{m:.0%}' for m in MARGINS)}:"
-    yield f"| goal | β | {' | '.join(f'{noise:.1%} noise' for noise in NOISES)} |"
-    yield "| --- " * (2 + len(NOISES)) + "|"
+    rows = []
     for goal in goals:
         evaluate, actions = ExactEvaluation(setting, goal), option_actions(setting, goal)
         for beta in TERMINATIONS:
@@ -123,7 +124,8 @@ def noise_table(setting: str | Path, goals: list[str], seed: int = 0) -> Iterato
                     evaluate.follow(values.argmax(axis=1), values < best * (1 - margin), actions) for margin in MARGINS
                 ]
                 cells.append(", ".join(f"{outcome.returns.mean() / evaluate.optimum:.0%}" for outcome in outcomes))
-            yield f"| {goal} | {beta} | {' | '.join(cells)} |"
+            rows.append([goal, f"{beta}", *cells])
+    yield from markdown(NOISE_HEADER, rows).splitlines()
 
 
 def termination_table(setting: str | Path, goals: list[str], seed: int = 0) -> Iterator[str]:
@@ -139,8 +141,7 @@ def termination_table(setting: str | Path, goals: list[str], seed: int = 0) -> I
         learns β
     """
     yield "Is the action of a source the best one? Area under the ROC curve by option values:"
-    yield f"| goal | β | {' | '.join(f'{noise:.1%} noise' for noise in NOISES)} |"
-    yield "| --- " * (2 + len(NOISES)) + "|"
+    rows = []
     for goal in goals:
         solution, actions = plan(setting, goal), option_actions(setting, goal)
         sources = actions[:, : -len(ACTIONS)]
@@ -150,7 +151,8 @@ def termination_table(setting: str | Path, goals: list[str], seed: int = 0) -> I
             for size in NOISES:
                 lost = lost_by_sources(exact * (1 + size * noise), actions, sources)
                 areas.append(f"{area_of_wrong(lost, sources, solution):.2f}")
-            yield f"| {goal} | {beta} | {' | '.join(areas)} |"
+            rows.append([goal, f"{beta}", *areas])
+    yield from markdown(NOISE_HEADER, rows).splitlines()
 
 
 def area_of_wrong(scores: np.ndarray, sources: np.ndarray, solution: Plan) -> float:
@@ -193,12 +195,11 @@ def coverage_table(setting: str | Path, goals: list[str], steps: int, seeds: lis
     :return: the lines of a table: mean share of the optimum that the transitions seen allow, and the lowest
     """
     yield f"The share of the optimum that {steps:,} steps of random options, β = 0.12, allow (lowest of {len(seeds)}):"
-    yield f"| horizon | {' | '.join(goals)} |"
-    yield "| --- " * (1 + len(goals)) + "|"
+    rows = []
     for horizon in HORIZONS:
         shares = [[coverage(setting, goal, horizon, steps, seed) for seed in seeds] for goal in goals]
-        cells = " | ".join(f"{np.mean(found):.0%} ({min(found):.0%})" for found in shares)
-        yield f"| {horizon} | {cells} |"
+        rows.append([f"{horizon}", *(f"{np.mean(found):.0%} ({min(found):.0%})" for found in shares)])
+    yield from markdown(["horizon", *goals], rows).splitlines()
 
 
 def coverage(setting: str | Path, goal: str, horizon: int, steps: int, seed: int, beta: float = 0.12) -> float:

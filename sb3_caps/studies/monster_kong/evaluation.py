@@ -9,7 +9,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_caps.caps import CAPS
-from sb3_caps.caps.exploration import draw
+from sb3_caps.caps.acting import draw
 from sb3_caps.caps.gate import BEST, OPTIONS, SAMPLED_ACTOR
 from sb3_caps.envs.monster_kong.env import HORIZON
 from sb3_caps.envs.monster_kong.observations import FeatureObserver, observer
@@ -125,12 +125,12 @@ class ExactEvaluation:
         """As ``follow`` takes them: what is chosen in all states, where options end, and the actions that they take."""
         if isinstance(model, CAPS):
             controller, actions = model.gate.controller, self.actions_of(model)
-            if controller in (OPTIONS, BEST[OPTIONS]):
+            if controller in (OPTIONS, BEST):
                 values, beta = model.policy.values_and_terminations(self.observations, actions)
                 execution = model.policy.execution
                 return execution.greedy_options(values), execution.ends(values, beta), actions
-            if controller in (SAMPLED_ACTOR, BEST[SAMPLED_ACTOR]):
-                acting = model.policy.acting(best=controller == BEST[SAMPLED_ACTOR])
+            if controller == SAMPLED_ACTOR:
+                acting = model.policy.acting()
                 chosen = np.zeros(actions.shape, dtype=np.float32)
                 n_sources = model.options.n_sources
                 chosen[:, n_sources:] = acting.action_probabilities(self.observations, actions[:, :n_sources])

@@ -13,6 +13,7 @@ from stable_baselines3.dqn import DQN
 from sb3_caps import SourceFeatures, SourcePolicy, VecSourceFeatures
 from sb3_caps.envs.monster_kong.observations import OBSERVATIONS
 from sb3_caps.envs.monster_kong.vec_env import MonsterKongVecEnv
+from sb3_caps.files.lock import one_at_a_time
 from sb3_caps.files.save_util import atomic_write
 from sb3_caps.studies.monster_kong.evaluation import ExactEvaluation, PlayedEvaluation, paper_average
 from sb3_caps.studies.monster_kong.methods import (
@@ -36,7 +37,6 @@ from sb3_caps.studies.monster_kong.sources import (
 )
 from sb3_caps.studies.shared.arguments import check_at_least
 from sb3_caps.studies.shared.checkpoints import Checkpoints, EpochCallback
-from sb3_caps.studies.shared.lock import locked
 from sb3_caps.studies.shared.runs import Run
 from sb3_caps.studies.shared.scheduler import finished_runs, run_missing, this_command
 
@@ -99,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
     if args.draw:
         runs = finished_runs(runs, args.results, required=not args.published)
     else:
-        with locked(args.results):
+        with one_at_a_time(args.results, wait=False):
             errors = run_all(runs, args)
 
     # Matplotlib is slow to import, and workers do without it

@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
+from sb3_caps.files.lock import one_at_a_time
 from sb3_caps.settings import settings
 from sb3_caps.studies.reuse.references import find_references, source_returns
 from sb3_caps.studies.reuse.runs import FINE_TUNE, N_EVALUATIONS, TRIAL, execute, get_method
@@ -11,7 +12,6 @@ from sb3_caps.studies.reuse.sources import CONDITIONS
 from sb3_caps.studies.reuse.tasks import PARTIAL, REPORTED, TASKS, TUNING, UNSET, get_task
 from sb3_caps.studies.reuse.training import train_missing, trainings
 from sb3_caps.studies.shared.arguments import check_at_least
-from sb3_caps.studies.shared.lock import locked
 from sb3_caps.studies.shared.records import with_published
 from sb3_caps.studies.shared.runs import Run
 from sb3_caps.studies.shared.scheduler import finished_runs, run_missing, this_command
@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
     trained = args.trained or args.results / "sources"
     tasks = args.task or usual_tasks(args)
     errors: list[str] = []
-    with locked(args.results):
+    with one_at_a_time(args.results, wait=False):
         if args.train:
             return 1 if train_missing(trained, list(trainings()), args.jobs) else 0
         if args.references:

@@ -55,26 +55,6 @@ def _ignore_end(tables: Any, worth: float) -> None:
 # CAPS
 
 
-class CAPSTables(NamedTuple):
-    """Of ``TabularCAPS``, as the other tuples here: the names are those of the learner's attributes."""
-
-    episodes: np.ndarray
-    actions: np.ndarray
-    absent: np.ndarray
-    values: np.ndarray
-    theta: np.ndarray
-    arrivals: np.ndarray
-    option: np.ndarray
-    learning_rate: float
-    learning_rate_half_life: float
-    termination_learning_rate: float
-    gamma: float
-    half_life: float
-    regularization: float
-    concurrent: bool
-    random_ties: bool
-
-
 @njit
 def _best_option(tables: Any, state: int) -> float:
     best = -np.inf
@@ -132,15 +112,6 @@ def _caps_learn(
 # Q-learning
 
 
-class QTables(NamedTuple):
-    episodes: np.ndarray
-    values: np.ndarray
-    learning_rate: float
-    gamma: float
-    half_life: float
-    random_ties: bool
-
-
 @njit
 def _epsilon_greedy(tables: Any, state: int, epsilon: float, seed: Any, counter: int) -> int:
     if uniform(seed, counter) < epsilon:
@@ -177,23 +148,6 @@ def _gain(tables: Any, worth: float) -> None:
     tables.gains[chosen] = gain + (worth - gain) / tables.counts[chosen]
 
 
-class PRQLTables(NamedTuple):
-    episodes: np.ndarray
-    values: np.ndarray
-    learning_rate: float
-    gamma: float
-    random_ties: bool
-    sources: np.ndarray
-    gains: np.ndarray
-    counts: np.ndarray
-    chosen: np.ndarray
-    psi: np.ndarray
-    temperature_step: float
-    reuse: float
-    reuse_decay: float
-    reuse_half_life: float
-
-
 @njit
 def _prql_begin(tables: Any, state: int, seed: Any, counter: int) -> None:
     scaled = tables.temperature_step * tables.episodes[0] * tables.gains
@@ -215,23 +169,6 @@ def _prql_act(tables: Any, state: int, seed: Any, counter: int) -> int:
         return tables.sources[chosen, state]
     # The new policy is fully greedy when it was chosen for the episode.
     return _epsilon_greedy(tables, state, 0.0 if new else psi, seed, counter + 1)
-
-
-class OPSTLTables(NamedTuple):
-    episodes: np.ndarray
-    values: np.ndarray
-    learning_rate: float
-    gamma: float
-    half_life: float
-    random_ties: bool
-    sources: np.ndarray
-    gains: np.ndarray
-    counts: np.ndarray
-    chosen: np.ndarray
-    psi: np.ndarray
-    bonus: float
-    reuse_decay: float
-    reuse_half_life: float
 
 
 @njit
@@ -258,20 +195,6 @@ def _ops_tl_act(tables: Any, state: int, seed: Any, counter: int) -> int:
 
 
 # Option-Critic
-
-
-class OptionCriticTables(NamedTuple):
-    episodes: np.ndarray
-    preferences: np.ndarray
-    action_values: np.ndarray
-    values: np.ndarray
-    theta: np.ndarray
-    option: np.ndarray
-    learning_rate: float
-    critic_learning_rate: float
-    temperature: float
-    half_life: float
-    gamma: float
 
 
 @njit
@@ -341,11 +264,41 @@ def _critic_learn(
         _critic_begin(tables, cell, seed, counter)
 
 
+def _tables(arrays: str, numbers: str, flags: str = "") -> Any:
+    """:return: a tuple of what a run has of a learner's attributes: views of arrays, and numbers that do not change"""
+    kinds = [(arrays, np.ndarray), (numbers, float), (flags, bool)]
+    fields = [(name, kind) for names, kind in kinds for name in names.split()]
+    return NamedTuple("Tables", fields)
+
+
+_REUSE = "episodes values sources gains counts chosen psi"
 # A learner's class to the attributes that its rules need, and to its loop
 RULES: dict[type[Learner], tuple[Any, Callable[..., int]]] = {
-    TabularCAPS: (CAPSTables, make_loop(_caps_begin, _caps_act, _caps_learn, _ignore_end)),
-    QLearning: (QTables, make_loop(_ignore_begin, _q_act, _q_learn, _ignore_end)),
-    PRQL: (PRQLTables, make_loop(_prql_begin, _prql_act, _q_learn, _gain)),
-    OPSTL: (OPSTLTables, make_loop(_ops_tl_begin, _ops_tl_act, _q_learn, _gain)),
-    OptionCritic: (OptionCriticTables, make_loop(_critic_begin, _critic_act, _critic_learn, _ignore_end)),
+    TabularCAPS: (
+        _tables(
+            "episodes actions absent values theta arrivals option",
+            "learning_rate learning_rate_half_life termination_learning_rate gamma half_life regularization",
+            "concurrent random_ties",
+        ),
+        make_loop(_caps_begin, _caps_act, _caps_learn, _ignore_end),
+    ),
+    QLearning: (
+        _tables("episodes values", "learning_rate gamma half_life", "random_ties"),
+        make_loop(_ignore_begin, _q_act, _q_learn, _ignore_end),
+    ),
+    PRQL: (
+        _tables(_REUSE, "learning_rate gamma temperature_step reuse reuse_decay reuse_half_life", "random_ties"),
+        make_loop(_prql_begin, _prql_act, _q_learn, _gain),
+    ),
+    OPSTL: (
+        _tables(_REUSE, "learning_rate gamma half_life bonus reuse_decay reuse_half_life", "random_ties"),
+        make_loop(_ops_tl_begin, _ops_tl_act, _q_learn, _gain),
+    ),
+    OptionCritic: (
+        _tables(
+            "episodes preferences action_values values theta option",
+            "learning_rate critic_learning_rate temperature half_life gamma",
+        ),
+        make_loop(_critic_begin, _critic_act, _critic_learn, _ignore_end),
+    ),
 }
