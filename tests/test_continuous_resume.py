@@ -99,7 +99,7 @@ class InterruptedStart(ContinuousCAPS):
 def test_a_start_that_was_interrupted_is_made_later(loaded: bool, tmp_path: Path) -> None:
     # Too short for random actions to arrive
     env = make_vec_env(lambda: Stroll(horizon=5), n_envs=2, seed=0)
-    model = make(env, InterruptedStart, selection_kwargs={"survey_share": 0.2}, buffer_size=1000)
+    model = make(env, InterruptedStart, train_freq=1, learning_starts=2, buffer_size=1000)
     with pytest.raises(KeyboardInterrupt):
         model.learn(500)
     assert not model.selector.surveying
