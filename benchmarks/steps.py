@@ -5,6 +5,7 @@ What a step costs with the defaults, two PPO sources on CartPole, beside SB3's D
 
 import argparse
 import warnings
+from functools import partial
 from typing import Any
 
 import torch as th
@@ -32,7 +33,7 @@ def measure(n_steps: int, rounds: int) -> list[Result]:
     models: list[DQN] = [ours, DQN("MlpPolicy", ENV, **arguments).learn(WARM_UP)]
     results = []
     for name, do in (("learn", _learn), ("gradient step", _train), ("step of the environment", _act)):
-        found, theirs = interleaved([lambda model=model, do=do: do(model, n_steps) for model in models], rounds)
+        found, theirs = interleaved([partial(do, model, n_steps) for model in models], rounds)
         results.append(Result(name, 1e6 * found / n_steps, 1e6 * theirs / n_steps, "µs", theirs / found))
     return results
 

@@ -117,7 +117,7 @@ def test_in_a_run_it_begins_with_the_weights_of_a_model_and_not_of_q_values() ->
     ppo, dqn = PPO("MlpPolicy", Corridor(), seed=0), DQN("MlpPolicy", Corridor(), seed=0)
     # One that is better than random actions
     with th.no_grad():
-        ppo.policy.action_net.bias[RIGHT] = 100.0  # type: ignore[index]
+        ppo.policy.action_net.bias[RIGHT] = 100.0  # type: ignore[operator]
     for source, taken in ((ppo, True), (dqn, False)):
         model = CAPS("MlpPolicy", Corridor(), source_policies=[source], seed=0, actor_kwargs={"learning_rate": 0.0})
         model.learn(400)

@@ -19,7 +19,7 @@ from stable_baselines3.common.noise import NormalActionNoise
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 from sb3_caps import as_source, each
-from sb3_caps.caps.gate import ACTOR, BEST, OPTIONS
+from sb3_caps.caps.gate import ACTOR, BEST, OPTIONS, RANDOM
 from sb3_caps.continuous import ContinuousCAPS
 from sb3_caps.continuous.base import ActorSample
 from sb3_caps.continuous.options import BoxOptionSet
@@ -226,9 +226,21 @@ def test_what_entropy_counts_for_is_taken_over(ent_coef: Any, tmp_path: Path) ->
         model = make(source, learning_rate=0.0)
         model.learn(200)
         assert model.log_ent_coef is not None
-        assert float(model.log_ent_coef.exp()) == pytest.approx(expected)
+        assert model.log_ent_coef.exp().item() == pytest.approx(expected)
         # Nothing was learned: it is that source, and known as that
         assert np.allclose(actions_of_the_actor(model), trained.predict(OBSERVATIONS, deterministic=True)[0], atol=1e-6)
+
+
+def test_networks_are_begun_with_however_little_they_are_paid() -> None:
+    env = ToyBox()
+    model = make(SAC("MlpPolicy", env, policy_kwargs={"net_arch": [8]}, seed=7, device="cpu"), learning_rate=0.0)
+    model.learn(200)
+    trained = model.options.sources[0].policy
+    assert trained is not None
+    assert np.allclose(actions_of_the_actor(model), trained.predict(OBSERVATIONS, deterministic=True)[0], atol=1e-6)
+    # There was nothing to compare with
+    assert model.selector.of(RANDOM).n == 0
+    assert not model.selector.surveying
 
 
 def test_an_unknown_entropy_coefficient_is_small_beside_the_values() -> None:
@@ -236,10 +248,14 @@ def test_an_unknown_entropy_coefficient_is_small_beside_the_values() -> None:
     model = make(trained, learning_rate=0.0)
     model.learn(200)
     assert model.log_ent_coef is not None
+    assert model.log_ent_coef.item() < 0
+    # The same once more, by more states than there were then
+    model.log_ent_coef.data.fill_(0.0)
+    model._lower_ent_coef()
     data = model.replay_buffer.everything()
     with th.no_grad():
         spread = th.cat(model.critic(data.observations, data.actions), dim=1).min(dim=1).values.std().item()
-    assert float(model.log_ent_coef.exp()) == pytest.approx(0.01 * spread, rel=0.3)
+    assert model.log_ent_coef.exp().item() == pytest.approx(0.01 * spread, rel=0.3)
 
 
 def test_only_a_clone_is_pulled() -> None:
@@ -280,6 +296,7 @@ def test_a_useless_source_does_not_pull() -> None:
     model.learn(300)
     assert model.selector.guide is None
     assert model.selector.lead == 0.0
+    assert not model._is_cloned
 
 
 def test_it_is_never_below_the_best_source() -> None:

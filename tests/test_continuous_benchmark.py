@@ -75,3 +75,17 @@ def test_untrained_sources_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     files = benchmark.source_files(benchmark.TASKS["pendulum_mass_useless"], tmp_path)
     one, other = (SAC.load(file, device="cpu").predict(np.ones(3))[0] for file in files)
     assert one != pytest.approx(other)
+
+
+def test_speed_is_beside_sac(capsys: pytest.CaptureFixture[str]) -> None:
+    benchmark.main(["--speed", "20"])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in lines] == [f"{n} sources" for n in (0, 1, 4, 16)]
+    assert all(float(line.split()[2]) > 0 for line in lines)
+
+
+def test_unknown_tasks_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in ([], ["pole"]):
+        with pytest.raises(SystemExit):
+            benchmark.main(arguments)
+    assert "pass tasks out of pendulum_gravity" in capsys.readouterr().err

@@ -60,11 +60,11 @@ def test_a_model_acts_as_before(controller: Behaviour, tmp_path: Path) -> None:
 
 
 def test_a_model_learns_on(tmp_path: Path) -> None:
-    model = make(ent_coef="auto_0.3", pull=2.0, selection_kwargs={"fewest": 2}).learn(300)
+    model = make(ent_coef="auto_0.3", pull=2.0, selection_kwargs={"trial_share": 0.4}).learn(300)
     model.export(tmp_path / "model.npz")
     loaded = ContinuousCAPS.load(tmp_path / "model.npz", env=ToyBox(), device="cpu", trust=False)
     assert loaded.num_timesteps == 300
-    assert (loaded.pull, loaded.selection_kwargs, loaded.ent_coef) == (2.0, {"fewest": 2}, "auto_0.3")
+    assert (loaded.pull, loaded.selection_kwargs, loaded.ent_coef) == (2.0, {"trial_share": 0.4}, "auto_0.3")
     assert loaded.log_ent_coef is not None
     assert model.log_ent_coef is not None
     assert loaded.log_ent_coef.item() == pytest.approx(model.log_ent_coef.item(), rel=1e-5)
@@ -117,7 +117,7 @@ def test_what_is_code_is_told_or_refused(tmp_path: Path) -> None:
         ("target_entropy", "low"),
         ("buffer_size", 10**12),
         ("replay_buffer_kwargs", {"n_sources": 3}),
-        ("selection_kwargs", {"fewest": "many"}),
+        ("selection_kwargs", {"memory": "much"}),
     ],
 )
 def test_what_no_export_holds_is_refused(argument: str, value: Any, tmp_path: Path) -> None:

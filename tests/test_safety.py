@@ -155,7 +155,9 @@ def test_a_source_that_is_disabled_is_never_followed(tmp_path: Path) -> None:
     assert model.predict(CELLS, deterministic=True)[1][0].tolist() == [0] * 5, "of equal values that of a source"
     model.gate.disabled = {"go_left"}
     assert model.policy.execution.margins == (-np.inf, 0.02)
-    assert model.policy.disabled().tolist() == [True, False, False, False]
+    disabled = model.policy.disabled()
+    assert disabled is not None
+    assert disabled.tolist() == [True, False, False, False]
     assert model.predict(CELLS, deterministic=True)[1][0].tolist() == [2] * 5
     # It ends where it is active, and targets are not built on it either
     state = (np.zeros(5, dtype=np.int64), model.options.initial_states(), np.random.default_rng(0))

@@ -404,7 +404,7 @@ class CAPS(ReuseReports, OptionCollector):
         best = int(chances.argmax())
         if best >= self.options.n_sources or self._vec_normalize_env is not None:
             return None
-        network = self.options.sources[best].network
+        network: Any = self.options.sources[best].network
         layers = layers_of(network) if isinstance(network, ActorCriticPolicy) else None
         if layers is None:
             return None

@@ -17,7 +17,7 @@ from stable_baselines3.dqn.dqn import DQN
 
 from sb3_caps.caps.acting import ActingNetwork
 from sb3_caps.caps.exploration import Exploration, RandomStretches, epsilon_greedy
-from sb3_caps.caps.gate import ACTOR, BEST, EXPLORING, LEARNERS, MIXING, OPTIONS, RANDOM, SAMPLED_ACTOR, Gate
+from sb3_caps.caps.gate import ACTOR, BEST, EXPLORING, LEARNERS, MIXING, OPTIONS, RANDOM, Gate
 from sb3_caps.caps.networks import OptionQNetwork
 from sb3_caps.caps.policies import CAPSPolicy
 from sb3_caps.caps.selection import AlwaysSelector, CAPSSelector, Selection
@@ -465,7 +465,7 @@ class OptionCollector(GrowingSources, PolicyReuseAlgorithm):
         Tell the ledger of episodes what was paid, the selector what came of those that ended, and begin new ones.
         """
         self._rescale(self._scale.update(rewards, dones))
-        self._actor_steps += self._n_sampling
+        self._actor_steps += self.n_envs
         results = self._tracker.add(self._paid(rewards), dones)
         for result in results:
             self.selector.update(result)
@@ -527,7 +527,6 @@ class OptionCollector(GrowingSources, PolicyReuseAlgorithm):
         self._acting_best = self.policy.acting(best=True) if BEST in cast else self._acting
         # Who acts where, and how: it changes with episodes alone
         self._cast = {behaviour: (self._role_of(behaviour), np.array(envs)) for behaviour, envs in cast.items()}
-        self._n_sampling = len(cast.get(SAMPLED_ACTOR, ()))
 
     def _excluded_save_params(self) -> list[str]:
         return [*super()._excluded_save_params(), "_cast", "_execution", "_acting", "_acting_best"]

@@ -26,8 +26,8 @@ def fits(source: BasePolicy | None, policy: SACPolicy) -> tuple[bool, bool]:
     :param policy: where its networks should go
     :return: whether the actor fits, and whether the critics do too
     """
-    found = None if source is None or source.action_space != policy.action_space else _networks(source)
-    if found is None or not _same(*_layers(found[0], policy.actor)):
+    found = [] if source is None or source.action_space != policy.action_space else _networks(source)
+    if not found or not _same(*_layers(found[0], policy.actor)):
         return False, False
     return True, _same(found[1:], [policy.critic, policy.critic_target])
 
@@ -42,7 +42,7 @@ def take_over(source: BasePolicy | None, policy: SACPolicy) -> tuple[bool, bool]
     """
     takes_actor, takes_critics = fits(source, policy)
     if takes_actor:
-        actor, *critics = _networks(source) or []
+        actor, *critics = _networks(source)
         _load(*_layers(actor, policy.actor))
         if not hasattr(actor, "log_std"):
             # TD3 has no noise of its own
@@ -54,15 +54,15 @@ def take_over(source: BasePolicy | None, policy: SACPolicy) -> tuple[bool, bool]
     return takes_actor, takes_critics
 
 
-def _networks(source: Any) -> list[Any] | None:
-    """:return: actor, critics and their targets that a policy acts by, None where there are none"""
+def _networks(source: Any) -> list[Any]:
+    """:return: actor, critics and their targets that a policy acts by, nothing where there are none"""
     if not hasattr(source, "actor"):
-        return None
+        return []
     gate = getattr(source, "gate", None)
     if gate is not None and source.options.n_sources:
         # One of ours may act by one of its own sources, or as it was at its best
         if gate.controller.is_source:
-            return None
+            return []
         if gate.controller == BEST:
             return [source.actor_best, source.critic_best, source.critic_best]
     return [source.actor, source.critic, source.critic_target]

@@ -22,6 +22,8 @@ class ContinuousJumpStart(Curriculum, ContinuousReuseAlgorithm):
     :param kwargs: see ``Curriculum`` and ``ContinuousReuseAlgorithm``
     """
 
+    selector: JumpStartSelector
+
     def _setup_model(self) -> None:
         super()._setup_model()
         settings = {field.name: getattr(self, field.name) for field in fields(JumpStartSelector) if field.init}

@@ -84,7 +84,6 @@ class Curriculum(PolicyReuse):
     :param kwargs: see the class after it
     """
 
-    selector: JumpStartSelector
     _tracker: EpisodeTracker
 
     def __init__(
@@ -139,6 +138,7 @@ class JumpStart(Curriculum, EpisodicReuseAlgorithm):
     """
 
     selector_class = JumpStartSelector
+    selector: JumpStartSelector
 
     def _reuse_probabilities(self, steps: np.ndarray) -> np.ndarray:
         return self._is_guided(steps).astype(np.float64)
