@@ -310,7 +310,7 @@ def speeds(n_steps: int) -> dict[int, float]:
     for n in (0, 1, 4, 16):
         sources = {f"source_{i}": SAC("MlpPolicy", pendulum(), seed=i, **SETTINGS) for i in range(n)}
         # No more than one episode without gradient steps
-        arguments = {"source_policies": sources, "selection_kwargs": {"survey_share": 0.0}}
+        arguments: dict[str, Any] = {"source_policies": sources, "selection_kwargs": {"survey_share": 0.0}}
         models[n] = ContinuousCAPS("MlpPolicy", pendulum(), seed=0, **arguments, **SETTINGS)
     for model in models.values():
         model.learn(400)

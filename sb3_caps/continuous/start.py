@@ -72,7 +72,8 @@ def _layers(source: Any, actor: Actor) -> tuple[list[Any], list[Any]]:
     """:return: what is to be compared and copied: the actors, or the layers of one of TD3, which has all in one"""
     if not isinstance(source, TD3Actor) or actor.use_sde:
         return [source], [actor]
-    return [source.features_extractor, *source.mu[:-1]], [actor.features_extractor, *actor.latent_pi, actor.mu]
+    own: Any = actor
+    return [source.features_extractor, *list(source.mu)[:-1]], [own.features_extractor, *own.latent_pi, own.mu]
 
 
 def _same(source: list[Any], target: list[Any]) -> bool:
