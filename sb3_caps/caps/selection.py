@@ -176,8 +176,8 @@ class CAPSSelector(Selector):
     @property
     def disabled(self) -> set[str]:
         """The names of the sources that are worse than random actions, and not by luck."""
-        random, errors = self.judged(RANDOM), self.settings.disable_errors
-        return {each.name for each in self.sources if random.beats(self.judged(each), self.spread, errors)}
+        random, errors = self.of(RANDOM), self.settings.disable_errors
+        return {each.name for each in self.sources if random.beats(self.of(each), self.spread, errors)}
 
     def select(self, env: int) -> Behaviour:
         """:return: who acts in the episode that starts in this environment"""
