@@ -168,6 +168,7 @@ class OptionCollector(GrowingSources, PolicyReuseAlgorithm):
             self._tracker = EpisodeTracker(self.n_envs, discount, limit)
             self._stretches.reset(self.n_envs)
             self._scale.reset(self.n_envs)
+            self.selector.reset()
         self.selector.begin(self._total_timesteps - self._num_timesteps_at_start)
         self._start_episodes()
 
