@@ -355,7 +355,10 @@ class CAPSSelector(Selector):
         """
         if self.surveying or self.no_signal or not self.settings.actor:
             return None
-        known = [self.judged(each) for each in [*self.sources, RANDOM]]
-        if min(each.n for each in known) == 0:
-            return np.full(len(known), 1.0 / len(known))
-        return chances(known, self.spread, self.rng)
+        candidates = [*self.sources, RANDOM]
+        tried = np.array([self.of(each).n > 0 for each in candidates])
+        if not tried.any():
+            return np.full(len(candidates), 1.0 / len(candidates))
+        found = np.zeros(len(candidates))
+        found[tried] = chances([self.judged(candidates[i]) for i in np.flatnonzero(tried)], self.spread, self.rng)
+        return found
