@@ -249,7 +249,7 @@ class FirstSource(Always):
 
 @pytest.mark.parametrize("selector", [Always, Mixing, Sampling, Drawing, FirstSource])
 def test_how_likely_each_action_was_is_stored(selector: type[Always]) -> None:
-    """What the actor is to learn from: a source acts for certain, random actions are all alike."""
+    """What the actor is to learn from: its own steps and those of sources, which act for certain."""
     model = make(selector).learn(400)
     buffer = model.replay_buffer
     found = np.exp(buffer.log_probs[: buffer.pos]).ravel()
@@ -260,17 +260,10 @@ def test_how_likely_each_action_was_is_stored(selector: type[Always]) -> None:
         with th.no_grad():
             expected = model.policy.actor(features, sources)[1].exp().numpy()
         np.testing.assert_allclose(found, expected[np.arange(len(rows)), buffer.actions[rows, envs]], rtol=1e-4)
-    elif selector in (Drawing, FirstSource):
-        np.testing.assert_allclose(found, {Drawing: 1 / 3, FirstSource: 1.0}[selector], rtol=1e-6)
+    elif selector is FirstSource:
+        np.testing.assert_array_equal(found, 1.0)
     else:
-        # With ε of a half: a sixth for any of three actions, and a half more for the greedy one; all are alike as long
-        # as nothing was found, and a source that has its turn is certain
-        epsilon = {"exploration_initial_eps": 0.5, "exploration_final_eps": 0.5}
-        drawn = make(selector, learning_starts=0, **epsilon).learn(400).replay_buffer
-        # The very first step is before there is an exploration rate, as in DQN
-        found = np.exp(drawn.log_probs[1 : drawn.pos].astype(np.float64))
-        assert set(found.round(3).ravel().tolist()) - {1.0} <= {0.167, 0.333, 0.667}
-        assert (found == 1.0).any() == (selector is Mixing)
+        assert np.isnan(found).all()
 
 
 def test_before_learning_starts_all_actions_are_random() -> None:

@@ -609,9 +609,12 @@ def test_masks_pay() -> None:
     world = Railway(("ABCDEFGH", "BIJKLC", "FMNOPG"), [("A", "H")], horizon=60)
     returns = []
     for wrapper in (lambda env: env, Hidden):
-        env, eval_env = (wrapper(BatchedVecEnv(world, 8, seed)) for seed in (0, 1))
-        small: dict[str, Any] = {"policy_kwargs": {"net_arch": [32]}, "train_freq": 8, "seed": 0}
-        model = CAPS("MlpPolicy", env, source_policies=[world.go_to("A"), world.go_to("H")], **small).learn(4000)
-        returns.append(discounted_returns(model, eval_env, 0.99, 100).mean() / world.optimum(0.99))
+        found = []
+        for seed in range(2):
+            env, eval_env = (wrapper(BatchedVecEnv(world, 8, apart)) for apart in (0, 1))
+            small: dict[str, Any] = {"policy_kwargs": {"net_arch": [32]}, "train_freq": 8, "seed": seed}
+            model = CAPS("MlpPolicy", env, source_policies=[world.go_to("A"), world.go_to("H")], **small).learn(6000)
+            found.append(discounted_returns(model, eval_env, 0.99, 100).mean() / world.optimum(0.99))
+        returns.append(np.mean(found))
     assert returns[0] > 0.7
     assert returns[0] > returns[1] + 0.3

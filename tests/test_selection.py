@@ -238,6 +238,20 @@ def test_few_episodes_are_judged_by_the_middle_of_what_is_paid_too() -> None:
     assert made.decide() == GOOD
 
 
+def test_the_actor_begins_with_what_may_be_the_best_of_what_was_tried() -> None:
+    made = selector("good", "bad", "untried", survey_share=0.0)
+    assert made.source_chances() is None, "nothing was found yet"
+    made.surveying = False
+    known(made, GOOD, *[0.5, 1.0] * 10)
+    known(made, BAD, *[0.0, 0.5] * 10)
+    found = made.source_chances()
+    assert found is not None
+    assert found[0] > 0.95
+    assert found.sum() == pytest.approx(1.0)
+    # Neither that source nor random actions were seen
+    assert found[2:].tolist() == [0.0, 0.0]
+
+
 def test_what_learns_is_judged_by_its_latest_episodes_most() -> None:
     made = selector("good", memory=0.5)
     known(made, OPTIONS, 0.0, 0.0, 1.0)

@@ -17,7 +17,7 @@ from stable_baselines3.dqn.dqn import DQN
 
 from sb3_caps.caps.acting import ActingNetwork
 from sb3_caps.caps.exploration import Exploration, RandomStretches, epsilon_greedy
-from sb3_caps.caps.gate import ACTOR, BEST, EXPLORING, LEARNERS, MIXING, OPTIONS, RANDOM, Gate
+from sb3_caps.caps.gate import ACTOR, BEST, EXPLORING, LEARNERS, MIXING, OPTIONS, RANDOM, SAMPLED_ACTOR, Gate
 from sb3_caps.caps.networks import OptionQNetwork
 from sb3_caps.caps.policies import CAPSPolicy
 from sb3_caps.caps.selection import AlwaysSelector, CAPSSelector, Selection
@@ -168,6 +168,7 @@ class OptionCollector(GrowingSources, PolicyReuseAlgorithm):
             self._tracker = EpisodeTracker(self.n_envs, discount, limit)
             self._stretches.reset(self.n_envs)
             self._scale.reset(self.n_envs)
+            self.selector.reset()
         self.selector.begin(self._total_timesteps - self._num_timesteps_at_start)
         self._start_episodes()
 
@@ -254,7 +255,8 @@ class OptionCollector(GrowingSources, PolicyReuseAlgorithm):
         Let the behaviour of each environment choose an option.
 
         :param warm_up: whether learning has not begun, so that what explores is random
-        :return: the actions, the options that took them, and log μ(a|s), how likely that was
+        :return: the actions, the options that took them, and log μ(a|s), how likely that was; NaN where the actor does
+            not learn from it: it learns from what its sources and itself do, and all others are too far from it
         """
         options, log_probs = np.zeros(self.n_envs, dtype=np.int64), np.zeros(self.n_envs, dtype=np.float32)
         for act, envs in self._cast.values():
@@ -263,7 +265,7 @@ class OptionCollector(GrowingSources, PolicyReuseAlgorithm):
         if self._last_action_masks is not None and (actions < 0).any():
             # A source that acts alone and does what is not allowed there
             envs = np.flatnonzero(actions < 0)
-            options[envs], log_probs[envs] = self._act_at_random(envs)
+            options[envs], log_probs[envs] = self._act_at_random(envs, warm_up)
             actions = self._last_option_actions[np.arange(self.n_envs), options]
         chosen = self._last_episode_starts | (options != self._last_options)
         self._use.add_step(options, chosen, self._last_option_actions == actions[:, None])
@@ -282,23 +284,23 @@ class OptionCollector(GrowingSources, PolicyReuseAlgorithm):
             return partial(self._explore, self._acting, mixing=behaviour == MIXING)
         networks = self._acting_best if behaviour == BEST else self._acting
         if behaviour in (OPTIONS, BEST):
-            return lambda envs, warm_up: (self._follow_values(*self._evaluate(networks, envs), envs), 0.0)
+            return lambda envs, warm_up: (self._follow_values(*self._evaluate(networks, envs), envs), np.nan)
         return partial(self._act_by_actor, networks, draws=behaviour != ACTOR)
 
-    def _act_at_random(self, envs: np.ndarray, warm_up: bool = False) -> tuple[np.ndarray, Any]:
-        """:return: options of random actions, and log μ(a|s)"""
-        options, n_allowed = self._random(envs)
-        return options, -np.log(n_allowed)
+    def _act_at_random(self, envs: np.ndarray, warm_up: bool) -> tuple[np.ndarray, float]:
+        """:return: options of random actions, from which the actor does not learn"""
+        masks = self._masks(envs)
+        return self.options.n_sources + random_actions(len(envs), self.options.n_actions, self.rng, masks), np.nan
 
     def _act_by_actor(
         self, networks: ActingNetwork, envs: np.ndarray, warm_up: bool, draws: bool
     ) -> tuple[np.ndarray, Any]:
-        """:return: the options that the actor chooses, and log μ(a|s)"""
+        """:return: the options that the actor chooses, and log μ(a|s) where it draws"""
         option_actions = rows_of(self._last_option_actions, envs)
         chosen, probabilities = self.policy.actor_options(
             networks, rows_of(self._last_obs, envs), option_actions, self.rng if draws else None, self._masks(envs)
         )
-        return chosen, np.log(probabilities) if draws else 0.0
+        return chosen, np.log(probabilities) if draws else np.nan
 
     def _evaluate(self, networks: ActingNetwork, envs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """:return: the values of options and their β in these environments, among those that are allowed"""
@@ -314,13 +316,6 @@ class OptionCollector(GrowingSources, PolicyReuseAlgorithm):
         """:return: which options are allowed in these environments, None for all"""
         return None if self._last_action_masks is None else self._last_option_actions[envs] >= 0
 
-    def _random(self, envs: np.ndarray) -> tuple[np.ndarray, np.ndarray | int]:
-        """:return: options of random actions that are allowed, and out of how many"""
-        masks = self._masks(envs)
-        actions = random_actions(len(envs), self.options.n_actions, self.rng, masks)
-        n_allowed = self.options.n_actions if masks is None else masks.sum(axis=1)
-        return self.options.n_sources + actions, n_allowed
-
     def _follow_values(self, values: np.ndarray, beta: np.ndarray, envs: np.ndarray) -> np.ndarray:
         """:return: the option to go on with in these environments by the values of options, without exploration"""
         execution, active, starts = self._execution, self._last_options[envs], self._last_episode_starts[envs]
@@ -328,7 +323,7 @@ class OptionCollector(GrowingSources, PolicyReuseAlgorithm):
 
     def _explore(
         self, acting: ActingNetwork, envs: np.ndarray, warm_up: bool, mixing: bool
-    ) -> tuple[np.ndarray, np.ndarray]:
+    ) -> tuple[np.ndarray, float]:
         """
         Explore by the values of options.
 
@@ -336,29 +331,24 @@ class OptionCollector(GrowingSources, PolicyReuseAlgorithm):
         :param envs: the environments
         :param warm_up: whether learning has not begun
         :param mixing: whether with stretches of sources
-        :return: the options, and log μ(a|s), NaN where that is not known
+        :return: the options, from which the actor does not learn
         """
         if warm_up:
-            return self._act_at_random(envs)
+            return self._act_at_random(envs, warm_up)
         if self.exploration == "terminations":
-            return self._explore_until_they_end(acting, envs), np.full(len(envs), np.nan)
+            return self._explore_until_they_end(acting, envs), np.nan
         # As long as nothing was found there is nothing to exploit
         epsilon = 1.0 if self.selector.no_signal else self.exploration_rate
         values, beta = self._evaluate(acting, envs)
         greedy = self._follow_values(values, beta, envs)
         if callable(self.exploration):
             values = np.where(self.gate.mask(self.options.names), -np.inf, values)
-            options, log_probs = self.exploration(values, epsilon, self.rng, greedy), np.full(len(envs), np.nan)
+            options = self.exploration(values, epsilon, self.rng, greedy)
         else:
             random = self.rng.random(len(envs)) < epsilon
-            drawn, n_allowed = self._random(envs)
-            options = np.where(random, drawn, greedy)
-            taken = self._last_option_actions[envs]
-            rows = np.arange(len(envs))
-            same = taken[rows, options] == taken[rows, greedy]
-            log_probs = np.log(epsilon / n_allowed + (1.0 - epsilon) * same)
+            options = np.where(random, self._act_at_random(envs, warm_up)[0], greedy)
         if not mixing:
-            return options, log_probs
+            return options, np.nan
         useful = np.flatnonzero(~self.gate.mask(self.options.source_names))
         observations = rows_of(self._original_observations(), envs)
         parts = list(observations.values()) if isinstance(observations, dict) else [observations]
@@ -366,8 +356,8 @@ class OptionCollector(GrowingSources, PolicyReuseAlgorithm):
         has_turn = self._stretches.has_turn[envs]
         if self._last_action_masks is not None:
             # A source that does what is not allowed is left out for a step
-            has_turn = has_turn & (taken[rows, chosen] >= 0)
-        return np.where(has_turn, chosen, options), np.where(has_turn, 0.0, log_probs)
+            has_turn = has_turn & (self._last_option_actions[envs, chosen] >= 0)
+        return np.where(has_turn, chosen, options), np.nan
 
     def _explore_until_they_end(self, acting: ActingNetwork, envs: np.ndarray) -> np.ndarray:
         """
@@ -465,7 +455,7 @@ class OptionCollector(GrowingSources, PolicyReuseAlgorithm):
         Tell the ledger of episodes what was paid, the selector what came of those that ended, and begin new ones.
         """
         self._rescale(self._scale.update(rewards, dones))
-        self._actor_steps += self.n_envs
+        self._actor_steps += self._n_sampling
         results = self._tracker.add(self._paid(rewards), dones)
         for result in results:
             self.selector.update(result)
@@ -527,6 +517,7 @@ class OptionCollector(GrowingSources, PolicyReuseAlgorithm):
         self._acting_best = self.policy.acting(best=True) if BEST in cast else self._acting
         # Who acts where, and how: it changes with episodes alone
         self._cast = {behaviour: (self._role_of(behaviour), np.array(envs)) for behaviour, envs in cast.items()}
+        self._n_sampling = len(cast.get(SAMPLED_ACTOR, ()))
 
     def _excluded_save_params(self) -> list[str]:
         return [*super()._excluded_save_params(), "_cast", "_execution", "_acting", "_acting_best"]

@@ -137,11 +137,14 @@ class CAPSSelector(Selector):
 
     def begin(self, total_steps: int) -> None:
         """
-        Begin a run, with new episodes in all environments.
+        Begin a run.
 
         :param total_steps: how many steps it has
         """
         self.total_steps = max(total_steps, 1)
+
+    def reset(self) -> None:
+        """New episodes begin in all environments."""
         self.under_way.clear()
         self.running.clear()
 
@@ -176,8 +179,8 @@ class CAPSSelector(Selector):
     @property
     def disabled(self) -> set[str]:
         """The names of the sources that are worse than random actions, and not by luck."""
-        random, errors = self.judged(RANDOM), self.settings.disable_errors
-        return {each.name for each in self.sources if random.beats(self.judged(each), self.spread, errors)}
+        random, errors = self.of(RANDOM), self.settings.disable_errors
+        return {each.name for each in self.sources if random.beats(self.of(each), self.spread, errors)}
 
     def select(self, env: int) -> Behaviour:
         """:return: who acts in the episode that starts in this environment"""
@@ -352,7 +355,10 @@ class CAPSSelector(Selector):
         """
         if self.surveying or self.no_signal or not self.settings.actor:
             return None
-        known = [self.judged(each) for each in [*self.sources, RANDOM]]
-        if min(each.n for each in known) == 0:
-            return np.full(len(known), 1.0 / len(known))
-        return chances(known, self.spread, self.rng)
+        candidates = [*self.sources, RANDOM]
+        tried = np.array([self.of(each).n > 0 for each in candidates])
+        if not tried.any():
+            return np.full(len(candidates), 1.0 / len(candidates))
+        found = np.zeros(len(candidates))
+        found[tried] = chances([self.judged(candidates[i]) for i in np.flatnonzero(tried)], self.spread, self.rng)
+        return found

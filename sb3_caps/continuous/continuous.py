@@ -237,6 +237,7 @@ class ContinuousCAPS(GrowingSources, ReuseReports, ContinuousReuseAlgorithm):
     def _start_episodes(self, new: bool = False) -> None:
         if new:
             self._tracker = EpisodeTracker(self.n_envs, judging_discount(self.gamma), longest_trial(self.gamma))
+            self.selector.reset()
         for env in self._tracker.waiting:
             self._tracker.start(env, self.selector.select(env) if self.options.n_sources else EXPLORING)
 

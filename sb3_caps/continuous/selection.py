@@ -118,11 +118,14 @@ class ContinuousSelector:
 
     def begin(self, total_steps: int) -> None:
         """
-        Begin a run, with new episodes in all environments.
+        Begin a run.
 
         :param total_steps: how many steps it has
         """
         self.total_steps = max(total_steps, 1)
+
+    def reset(self) -> None:
+        """New episodes begin in all environments."""
         self.under_way.clear()
         self.running.clear()
 

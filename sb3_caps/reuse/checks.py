@@ -75,7 +75,7 @@ def check_numbers(model: OffPolicyAlgorithm) -> None:
         if parts == {bool} and name in vars(model) and not isinstance(value, bool):
             raise ValueError(f"{name} must be True or False, not {value!r}.")
         lowest, highest = RANGES.get(name, (-np.inf, np.inf))
-        if isinstance(value, Real) and not lowest <= value <= highest:
+        if isinstance(value, Real) and not lowest <= float(value) <= highest:
             limit = f"from {lowest:g} to {highest:g}" if highest < np.inf else f"of at least {lowest:g}"
             raise ValueError(f"{name} must be a number {limit}, not {value!r}.")
         if name == "exploration_schedule":

@@ -37,10 +37,13 @@ class Selector:
 
     def begin(self, total_steps: int) -> None:
         """
-        Begin a run, with new episodes in all environments.
+        Begin a run.
 
         :param total_steps: how many steps it has
         """
+
+    def reset(self) -> None:
+        """New episodes begin in all environments."""
 
     def select(self, env: int) -> Behaviour:
         """
