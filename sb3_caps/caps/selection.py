@@ -202,9 +202,17 @@ class CAPSSelector(Selector):
             self.running[left] -= 1
 
     def _to_survey(self) -> Behaviour:
-        """What may be best (Thompson sampling). What was never tried comes first."""
+        """
+        What may be best, or what may be second: to tell the best one from its rivals takes enough episodes of both (top
+        two Thompson sampling). What was never tried comes first.
+        """
         candidates = [*self.sources, RANDOM]
-        return self._highest(candidates, self._draws(candidates))
+        draws = self._draws(candidates)
+        best = self._highest(candidates, draws)
+        if not np.isinf(draws).any() and self.rng.random() < 0.5:
+            candidates.remove(best)
+            best = self._highest(candidates, self._draws(candidates))
+        return best
 
     def _to_try(self) -> Behaviour | None:
         """

@@ -287,6 +287,8 @@ def _fill(model: Any, content: dict[str, Any], arrays: dict[str, np.ndarray]) ->
             for gone in part.keys() - names:
                 del part[gone]
         model.selector.restore(**content["selector"])
+        # What learns is judged by a share of the steps so far
+        model.selector.steps = model.num_timesteps
     acts_as_before = not gate.controller.is_source or gate.controller.name in known_sources
     if acts_as_before and model.safe == content["arguments"]["safe"]:
         model.gate.controller, model.gate.disabled = gate.controller, gate.disabled & known_sources
