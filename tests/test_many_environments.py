@@ -63,12 +63,17 @@ def test_sources_are_surveyed_evenly_over_all_environments(which: tuple[Any, Any
     running = list(selector.under_way.values())
     # Those that are over count, and so do those that have just begun
     tries = {each.name: selector.of(each).n + running.count(each) for each in (*selector.sources, RANDOM)}
-    assert tries == pytest.approx({"left": 150, "right": 150, "random": 150}, abs=15)
+    assert min(tries.values()) >= 95
+    assert max(tries.values()) - min(tries.values()) <= 15
     # Those that a reset of the environments ended do not
-    selector.begin(10**6)
+    selector.reset()
     for env in range(6):
         selector.select(env)
     assert len(selector.under_way) == 6
+    if not selector.surveying:
+        # All returns are alike: with continuous actions nothing is in doubt any more
+        assert isinstance(selector, ContinuousSelector)
+        return
     known = {each.name: selector.of(each).n for each in (*selector.sources, RANDOM)}
     assert [each.name for each in selector.under_way.values()].count(min(known, key=known.__getitem__)) >= 2
 

@@ -322,7 +322,7 @@ def test_render_modes(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
-        ({"setting": "c"}, "none of"),
+        ({"setting": "c"}, "is not one of"),
         ({"goal": "crown"}, "'crown' is not on map 'a'"),
         ({"observation": "ram"}, "Unknown observation 'ram'"),
         ({"horizon": 0}, "horizon must be at least 1"),

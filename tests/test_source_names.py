@@ -34,7 +34,7 @@ def test_all_that_acts_besides_sources_has_a_name_of_its_own() -> None:
     assert {behaviour.name for behaviour in (*BUILT_IN, LEARNED, RANDOM)} <= RESERVED
 
 
-@pytest.mark.parametrize("name", ["random", "learned", "best actor"])
+@pytest.mark.parametrize("name", ["random", "learned", "peak actor"])
 def test_reserved_names(name: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=f"'{name}' is what logs call something else: give the source policy another"):
         caps({name: go_right})

@@ -306,7 +306,7 @@ def test_texts_that_are_no_description(folder: Path, tmp_path: Path) -> None:
         (f'{head}, "model": {"[" * 900}{"]" * 900}}}', "must be an object"),
         (f'{head}, "model": {{}}, "source": {{}}}}', "a source or a model, not model, source"),
         (f"{head}}}", "a source or a model, not nothing"),
-        (text.replace("export 7", "export 6"), "it is 'sb3_caps export 6', and this version reads 'sb3_caps export 7'"),
+        (text.replace("export 8", "export 7"), "it is 'sb3_caps export 7', and this version reads 'sb3_caps export 8'"),
         ('{"model": 1}', "and this version reads"),
         ("", "and this version reads"),
     ):

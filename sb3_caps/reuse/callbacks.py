@@ -316,7 +316,7 @@ def draw_timeline(
     top.grid(axis="y", alpha=0.3)
     outcome = f"return {episode.rewards.sum():g} in {len(steps)} steps"
     if trained_by is not None:
-        outcome = f"training, {_shortened(trained_by)}: {outcome}"
+        outcome = f"training, {_shortened(trained_by, 24)}: {outcome}"
     # Else a reader wonders why a source goes on whose β is high
     top.set_title(outcome if alone is None else f"{short[alone]} acts alone: {outcome}", fontsize=11)
     bottom.stairs(
@@ -328,8 +328,8 @@ def draw_timeline(
     return figure
 
 
-def _shortened(name: str) -> str:
-    return name if len(name) < 13 else f"{name[:11]}…"
+def _shortened(name: str, longest: int = 12) -> str:
+    return name if len(name) <= longest else f"{name[: longest - 1]}…"
 
 
 def with_monitor(callback: MaybeCallback) -> MaybeCallback:
